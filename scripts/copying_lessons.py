@@ -32,6 +32,8 @@ CHARACTERS = string.ascii_letters + string.digits
 SYLLABLES = [*(first + second for first in "bcdfghjklmnprstvwz" for second in "aeiou"), *"aeiounrslt"]
 LINKS = ("the", "of", "for", "a", "to", "on")
 BETWEEN = ("Action: hotkey(key='tab')", "Action: hotkey(key='ctrl a')")
+AGENT = ConversationConfig(style="short", screenshots=1, texts=4)
+"""What the model is shown of an episode, as in `configs/tiny_copier.yaml`."""
 NO_SCREEN = np.full((28, 28, 3), 255, np.uint8)
 """(H, W, 3) uint8: one token of an image, which is never looked at."""
 
@@ -100,8 +102,7 @@ def teach_copying(
     """Train a fresh model's text part to copy, tell the share of tokens that are right, and write the model."""
     torch.manual_seed(seed)
     model, tokens = load_model(model_dir), ModelTokens.load(model_dir)
-    agent = ConversationConfig(style="short", screenshots=1, texts=4)
-    conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), agent, get_format("ui_tars"))
+    conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), AGENT, get_format("ui_tars"))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     lessons = batches(random.Random(seed), words, conversation, tokens)
     for step, rows in zip(range(1, steps + 1), lessons, strict=False):

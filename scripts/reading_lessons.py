@@ -148,10 +148,7 @@ class Reader:
 
     def features(self, lessons: Sequence[Lesson]) -> Tensor:
         """(images, tokens, hidden) of the tower."""
-        patches = torch.from_numpy(np.concatenate([self.vision.patchify(one.image) for one in lessons]))
-        grids = torch.tensor([self.vision.grid(one.image) for one in lessons])
-        found = self.model.model.get_image_features(patches, grids, return_dict=True)  # type: ignore[operator, union-attr]
-        return torch.stack(list(found.pooler_output))
+        return torch.stack(image_tokens(self.model, self.vision, [one.image for one in lessons]))
 
     def logits(self, features: Tensor) -> Tensor:
         """(..., words + 1): how much each token looks like each word, 0 for none."""
@@ -194,6 +191,14 @@ class Reader:
         words = self.labels(lessons).words
         read = self.logits(self.features(lessons))[..., 1:].argmax(-1) + 1
         return float((read == words)[words > 0].float().mean())
+
+
+def image_tokens(model: nn.Module, vision: VisionSpec, images: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
+    """(tokens, hidden) of each image, as the tower gives them to the text part, with gradients."""
+    patches = torch.from_numpy(np.concatenate([vision.patchify(image) for image in images]))
+    grids = torch.tensor([vision.grid(image) for image in images])
+    found = model.model.get_image_features(patches, grids, return_dict=True)  # type: ignore[operator, union-attr]
+    return list(found.pooler_output)
 
 
 def tokens_of(word: str, button: Button, side: float, columns: int) -> list[int]:

@@ -13,16 +13,16 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from copying_lessons import batches, copying_loss
+from copying_lessons import AGENT, batches, copying_loss
+from reading_lessons import image_tokens
 from seeing_screens import GRID, SIZES, Screen, drawn, middle
 from torch import Tensor, nn
 
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_agent.prompting.conversation import Conversation
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights import checkpoint
@@ -48,7 +48,8 @@ class Tower:
     def loss(self, screens: Sequence[Screen]) -> tuple[Tensor, float]:
         """Loss of what the tokens say, and the share of cards' tokens that know it and, to 8 pixels, its middle."""
         losses, shares = [], []
-        for screen, tokens in zip(screens, self._features(screens), strict=True):
+        shown = image_tokens(self.model, self.vision, [screen.image for screen in screens])
+        for screen, tokens in zip(screens, shown, strict=True):
             here, places = labels(screen, self.vision.factor)
             found = self.card(tokens)[:, 0]
             loss = nn.functional.binary_cross_entropy_with_logits(found, here, pos_weight=torch.tensor(4.0))
@@ -62,13 +63,6 @@ class Tower:
             if bool(here.any()):  # a small card between tokens is on none of them
                 shares.append(float(right[here > 0].float().mean()))
         return torch.stack(losses).mean(), sum(shares) / len(shares)
-
-    def _features(self, screens: Sequence[Screen]) -> list[Tensor]:
-        """(tokens, hidden) of each screen."""
-        patches = torch.from_numpy(np.concatenate([self.vision.patchify(screen.image) for screen in screens]))
-        grids = torch.tensor([self.vision.grid(screen.image) for screen in screens])
-        found = self.model.model.get_image_features(patches, grids, return_dict=True)  # type: ignore[operator, union-attr]
-        return list(found.pooler_output)
 
 
 def labels(screen: Screen, side: int) -> tuple[Tensor, Tensor]:
@@ -153,8 +147,7 @@ def _teach_clicks(
     seed: int,
 ) -> None:
     model, vision = tower.model, tower.vision
-    agent = ConversationConfig(style="short", screenshots=1, texts=4)
-    conversation = Conversation(tokens, vision, agent, get_format("ui_tars"))
+    conversation = Conversation(tokens, vision, AGENT, get_format("ui_tars"))
     texts = batches(random.Random(f"copying/{seed}"), words, conversation, tokens)
     optimizer = torch.optim.AdamW([*model.parameters(), *tower.heads], betas=(0.9, 0.98), weight_decay=0.0)
     for step, rows in zip(range(1, steps + 1), texts, strict=False):

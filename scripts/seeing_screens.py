@@ -1,4 +1,4 @@
-"""Drawn screens: panels of one colour below bars of words, and on some of them a card, strong or faint.
+"""Drawn screens: panels of one color below bars of words, and on some of them a card, strong or faint.
 
 They are drawn at the sizes at which a small model sees real screens, from a random generator alone.
 """
@@ -20,7 +20,7 @@ WHITE = (255, 255, 255)
 
 Box = tuple[int, int, int, int]
 """(left, top, right, bottom) in pixels."""
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,22 @@ def drawn(rng: random.Random, cards: int) -> Screen:
         for column in range(columns)
         for row in range(rows)
     ]
-    colour = _shade(rng, ground, rng.choice((0, 10, 20, 40)))
+    color = _shade(rng, ground, rng.choice((0, 10, 20, 40)))
     for panel in panels:
-        draw.rectangle(panel, fill=colour, outline=_shade(rng, colour, 60) if gap == 1 else None)
+        draw.rectangle(panel, fill=color, outline=_shade(rng, color, 60) if gap == 1 else None)
     chosen = rng.sample(panels, min(cards, len(panels)))
-    placed = tuple(_card(rng, draw, panel, colour) for panel in chosen)
+    placed = tuple(_card(rng, draw, panel, color) for panel in chosen)
     return Screen(np.asarray(image), placed)
 
 
-def _card(rng: random.Random, draw: ImageDraw.ImageDraw, panel: Box, colour: Colour) -> Box:
-    """Draw a card of another colour on a panel, with a text or none."""
+def _card(rng: random.Random, draw: ImageDraw.ImageDraw, panel: Box, color: Color) -> Box:
+    """Draw a card of another color on a panel, with a text or none."""
     left, top, right, bottom = panel
     high = max(8, min(bottom - top - 4, rng.randint(8, 24)))
     start = rng.choice((top + 8, top + 2, rng.randint(top, max(top, bottom - high))))
     start = max(top, min(start, bottom - high))
     box = (left + 2, start, right - 2, start + high)
-    draw.rectangle(box, fill=_shade(rng, colour, rng.choice((-255, -255, 20, 40, 80, 160))))
+    draw.rectangle(box, fill=_shade(rng, color, rng.choice((-255, -255, 20, 40, 80, 160))))
     if rng.random() < 0.7:
         _text(rng, draw, box[0] + 3, start + high // 2, rng.randint(10, max(11, right - left - 8)))
     return box
@@ -96,13 +96,13 @@ def _text(rng: random.Random, draw: ImageDraw.ImageDraw, left: int, middle: int,
         x += run + rng.randint(1, 3)
 
 
-def _shade(rng: random.Random, colour: Colour, by: int) -> Colour:
-    """A colour that differs by so much, darker or lighter; white, where that differs, for a negative number."""
+def _shade(rng: random.Random, color: Color, by: int) -> Color:
+    """A color that differs by so much, darker or lighter; white, where that differs, for a negative number."""
     if by < 0:
-        return WHITE if sum(colour) < 735 else _shade(rng, colour, 30)
+        return WHITE if sum(color) < 735 else _shade(rng, color, 30)
     tints = [round(by * rng.uniform(0.5, 1.0)) for _ in range(3)]
     red, green, blue = (
         part + tint if part + tint <= 255 and rng.random() < 0.3 else max(0, part - tint)
-        for part, tint in zip(colour, tints, strict=True)
+        for part, tint in zip(color, tints, strict=True)
     )
     return red, green, blue

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.modules.prepare import place_model
 from dart_train.trainer.weights.model_loading import load_model
@@ -67,8 +67,7 @@ def test_the_model_sees_the_screens_at_their_own_size_and_is_asked_for_the_card(
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     assert vision.factor == SIDE
     assert all(vision.resized(height, width) == (height, width) for width, height in lessons.SIZES)
-    agent = ConversationConfig(style="short", screenshots=1, texts=4)
-    conversation = Conversation(tokens, vision, agent, get_format("ui_tars"))
+    conversation = Conversation(tokens, vision, lessons.AGENT, get_format("ui_tars"))
     screens = [lessons.drawn(random.Random(seed), 1) for seed in range(8)]
     for screen, sample in zip(screens, lessons.samples(random.Random(0), screens, conversation, tokens), strict=True):
         assert "card" in tokens.decode(sample.prompt_ids)
@@ -94,9 +93,9 @@ def test_some_steps_teach_the_tower_and_the_form_of_a_click(
 
 def _place_loss(lessons: ModuleType, model_dir: Path, screens: list[Any]) -> float:
     """Squared error of a linear guess, fitted on these screens, at whether a card is on a token."""
-    tower = lessons.Tower(load_model(model_dir), VisionSpec.from_dir(model_dir))
+    model, vision = load_model(model_dir), VisionSpec.from_dir(model_dir)
     with torch.no_grad():
-        features = torch.cat([tokens for tokens in tower._features(screens)])
+        features = torch.cat(lessons.image_tokens(model, vision, [screen.image for screen in screens]))
     here = torch.cat([lessons.labels(screen, SIDE)[0] for screen in screens])[:, None]
     features = torch.cat([features, torch.ones(len(features), 1)], -1)
     fitted = torch.linalg.lstsq(features, here).solution
