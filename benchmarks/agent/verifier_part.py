@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from dart_agent.grounding.candidate import Grounder
 from dart_agent.grounding.grounding_scores import Accuracy, evaluate_grounder
 from dart_agent.grounding.pointer_prompt import PointerPrompt
 from dart_agent.grounding.screenspot import GroundingItem
-from dart_agent.grounding.verifier import VerifiedGrounder, Verifier, places_to_judge
+from dart_agent.grounding.verifier import VerifiedGrounder, Verifier
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.policy_logprobs import response_logprobs
@@ -34,6 +35,27 @@ from dart_train.trainer.weights.model_loading import load_model
 
 MARGIN = 28
 """Pixels around a place that the judge sees: of these screens about as much as 500 are of a large one."""
+
+
+def places_to_judge(
+    items: Sequence[GroundingItem], rng: random.Random
+) -> Iterator[tuple[GroundingItem, tuple[int, int], bool]]:
+    """What a verifier learns from: of each item a point in a box, one on another element, and one off its own boxes."""
+    by_screen: dict[Any, list[GroundingItem]] = {}
+    for item in items:
+        by_screen.setdefault(item.image if isinstance(item.image, Path) else id(item.image), []).append(item)
+    for screen in by_screen.values():
+        for item in screen:
+            width, height = item.screen
+            if not (own := [box for box in item.boxes if box.area]):
+                continue
+            others = [box for other in screen for box in other.boxes if other is not item and box.area]
+            tried = [rng.choice(own), *([rng.choice(others)] if others else [])]
+            points = [(rng.uniform(box.left, box.right), rng.uniform(box.top, box.bottom)) for box in tried]
+            points.append((rng.uniform(0, width), rng.uniform(0, height)))
+            for x, y in points:
+                place = min(width - 1, max(0, int(x))), min(height - 1, max(0, int(y)))
+                yield item, place, any(box.contains(*place) for box in item.boxes)
 
 
 def train_verifier(

@@ -5,8 +5,7 @@ probability is taken, and where none is, the likeliest. Its answer is P(True) / 
 """
 
 import math
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +16,6 @@ from PIL import Image, ImageDraw
 
 from dart_agent.engines.base.engine import Engine, Prompt, Sampling
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
-from dart_agent.grounding.screenspot import GroundingItem
 from dart_agent.models.families.family_table import model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -103,24 +101,3 @@ class VerifiedGrounder:
     async def locate_batch(self, queries: Sequence[Query], k: int = 1) -> list[Grounding]:
         """One after the other."""
         return [Grounding(tuple(await self.locate(asked.description, asked.screenshot, k))) for asked in queries]
-
-
-def places_to_judge(
-    items: Sequence[GroundingItem], rng: random.Random
-) -> Iterator[tuple[GroundingItem, tuple[int, int], bool]]:
-    """What a verifier learns from: of each item a point in a box, one on another element, and one off its own boxes."""
-    by_screen: dict[Any, list[GroundingItem]] = {}
-    for item in items:
-        by_screen.setdefault(item.image if isinstance(item.image, Path) else id(item.image), []).append(item)
-    for screen in by_screen.values():
-        for item in screen:
-            width, height = item.screen
-            if not (own := [box for box in item.boxes if box.area]):
-                continue
-            others = [box for other in screen for box in other.boxes if other is not item and box.area]
-            tried = [rng.choice(own), *([rng.choice(others)] if others else [])]
-            points = [(rng.uniform(box.left, box.right), rng.uniform(box.top, box.bottom)) for box in tried]
-            points.append((rng.uniform(0, width), rng.uniform(0, height)))
-            for x, y in points:
-                place = min(width - 1, max(0, int(x))), min(height - 1, max(0, int(y)))
-                yield item, place, any(box.contains(*place) for box in item.boxes)

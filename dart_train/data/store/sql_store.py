@@ -10,6 +10,7 @@ Invariants:
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: 
 # Refused or broken connections, and what a server says that is shutting down.
 MYSQL_AWAY = (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
 CONNECT_TIMEOUT_S = 10
+# What asks a server that is silent: one whose machine is gone is missed in half a minute, and not in hours.
+PROBES = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 30_000}
 RETRY_S = 0.01
 WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after so many: an index's page once, not often
 LONGEST_PAUSE_S = 0.5
@@ -157,7 +160,6 @@ class Store:
             pool_timeout=self._busy_timeout_s,
             isolation_level=isolation,
             paramstyle="format",  # counted, as SQLite's are: see `Prepared`
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
             execution_options={_CLOCK: self._clock},
         )
 
@@ -168,6 +170,7 @@ class Store:
                     f"SET time_zone = '+00:00', innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
                 )
 
+        event.listen(engine, "do_connect", _connect_mysql)
         event.listen(engine, "connect", prepare)
         return engine
 
@@ -315,6 +318,22 @@ class Store:
         if gone or code in (1044, 1045, 1049, *MYSQL_AWAY) or error.connection_invalidated:
             return DatabaseGoneError(f"{self.where} cannot be reached ({text}): check that it exists and is running")
         return DataError(f"{self.where}: {text}")
+
+
+def _connect_mysql(dialect: Any, _: Any, __: Any, options: dict[str, Any]) -> Any:
+    """Connect by a socket that probes its server from the first moment: the greeting may never come."""
+    connection = dialect.loaded_dbapi.connect(**options, defer_connect=True)
+    reached = None
+    if not connection.unix_socket:
+        try:
+            reached = socket.create_connection((connection.host, connection.port), CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise dialect.loaded_dbapi.OperationalError(2003, f"no connection to {connection.host}: {error}") from error
+        for option, value in {socket.TCP_NODELAY: 1, **PROBES}.items():
+            reached.setsockopt(socket.IPPROTO_TCP, option, value)
+        reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.connect(reached)
+    return connection
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -61,9 +61,6 @@ class RolloutSummary:
     lost: int
     given_up: int
     actions: int
-    weight_updates: int
-    reissued: int
-    seconds: float
     terminals: dict[str, int] = field(default_factory=dict)
 
 
@@ -103,7 +100,6 @@ class RolloutService:
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
         self._stop = asyncio.Event()
-        self._started = time.monotonic()
         self._cpu_started = time.process_time()
         self._pool: EnginePool
         self._sync: WeightSync
@@ -158,9 +154,6 @@ class RolloutService:
             lost=self.scheduler.lost,
             given_up=self.scheduler.given_up,
             actions=int(totals.sums["actions"]),
-            weight_updates=self._sync.updates,
-            reissued=self._pool.reissued,
-            seconds=time.monotonic() - self._started,
             terminals=dict(totals.terminals),
         )
 

@@ -11,11 +11,10 @@ import torch
 from dart_agent.engines.base.engine import Sampling
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 from dart_agent.episodes.play import play
-from dart_agent.grounding.candidate import Box, Candidate
+from dart_agent.grounding.candidate import Candidate
 from dart_agent.grounding.pointer_model import PointerModel
 from dart_agent.grounding.pointer_prompt import PointerPrompt
-from dart_agent.grounding.screenspot import GroundingItem
-from dart_agent.grounding.verifier import RADIUS, VerifiedGrounder, Verifier, marked, places_to_judge
+from dart_agent.grounding.verifier import RADIUS, VerifiedGrounder, Verifier, marked
 from dart_agent.policies.planned_policies import planned_policies
 from dart_agent.policies.planner_grounder import InstructionPlanner, PlannedStep
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
@@ -149,19 +148,3 @@ def test_the_circle_is_around_the_place_and_what_is_far_is_cut_off():
     assert (rows.min(), rows.max()) == (20 - RADIUS, 20 + RADIUS)
     assert (shown[20, 500] == 255).all()
     assert marked(screen, 700, 300, margin=28).shape == (56, 56, 3)
-
-
-def test_places_to_judge_are_right_and_wrong_ones():
-    import random
-
-    shot = np.zeros((100, 200, 3), np.uint8)
-    boxes = (Box(0, 0, 50, 50), Box(100, 50, 150, 100), Box(60, 60, 60, 80))
-    items = [GroundingItem(f"{n}", "x", (box,), shot, (200, 100)) for n, box in enumerate(boxes[:2])]
-    items.append(GroundingItem("2", "x", (boxes[0], boxes[2]), shot, (200, 100)))  # one of its boxes has no area
-    items.append(GroundingItem("3", "x", boxes[2:], shot, (200, 100)))  # nor has its only one
-    found = list(places_to_judge(items, random.Random(0)))
-    assert len(found) == 9
-    for item, (x, y), right in found:
-        assert 0 <= x < 200 and 0 <= y < 100
-        assert right == any(box.contains(x, y) for box in item.boxes)
-    assert 3 <= sum(right for _, _, right in found) < 9

@@ -32,7 +32,9 @@ class Network:
         self.nodes: list[Node] = []
 
     def __enter__(self) -> Network:
-        _ip("link", "add", self.bridge, "type", "bridge")
+        # an address of its own: else it has its lowest port's, another one when that node is killed, and the others go
+        # on sending to the former one for a minute
+        _ip("link", "add", self.bridge, "address", f"02:00:00:00:00:{self.number:02x}", "type", "bridge")
         _ip("addr", "add", f"10.77.{self.number}.254/24", "dev", self.bridge)  # the test's own
         _ip("link", "set", self.bridge, "up")
         return self
