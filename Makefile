@@ -14,7 +14,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart multiturn demo ablations coupled controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
+.PHONY: help setup apps quickstart multiturn demo ablations coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
   setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -51,6 +51,10 @@ ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS
 
 coupled: setup  ## three multi-turn forms with parts that wait for one another, beside parts that do not; 40 minutes
 	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes --name coupled
+
+coupled-paced: setup  ## the same on 32 desktops that wait 2 s after each action, as OSWorld's do; an hour
+	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 7minutes \
+	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=32 --set evaluation.monitor.workers=8
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
