@@ -52,9 +52,10 @@ ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS
 coupled: setup  ## three multi-turn forms with parts that wait for one another, beside parts that do not; 40 minutes
 	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes --name coupled
 
-coupled-paced: setup  ## the same on 32 desktops that wait 2 s after each action, as OSWorld's do; an hour
-	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 7minutes \
-	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=32 --set evaluation.monitor.workers=8
+coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action, as OSWorld's do; 45 minutes
+	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes \
+	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=40 --set rollout.groups_at_once=1 \
+	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
