@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
+from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.groups.checkpoint_rows import list_checkpoints
+from dart_train.launch import ablation
 from dart_train.launch.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
 from dart_train.report import ablation_table
 from dart_train.report.ablation_table import Outcome, mean_of, outcome_of, summary
 from dart_train.run.run_directory import RunDirectory, write_json
 
+ROOT = Path(__file__).parents[3]
 CONFIG = Path(__file__).parents[1] / "e2e.yaml"
 BUDGET = read_budget("96rollouts")
 
@@ -93,6 +98,23 @@ def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
 def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", collapsed=False):
     curve = tuple((float(x), 2.0 * x, y) for x, y in points)
     return Outcome(variant, seed, success, curve, 1.0, collapsed, crashed)
+
+
+@pytest.mark.parametrize(
+    ("target", "runs"), [("ablations", (11 * 5, 7 * 5)), ("coupled", (2 * 3,)), ("coupled-paced", (2 * 3,))]
+)
+def test_what_the_makefile_compares_can_be_run(monkeypatch, tmp_path, target, runs):
+    """As far as the first process of a run: the commands are the Makefile's, to the letter."""
+    planned: list[int] = []
+    monkeypatch.setattr(ablation, "run_all", lambda all_of_them, *_, **__: planned.append(len(all_of_them)) or {})
+    monkeypatch.chdir(ROOT)
+    said = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=True).stdout
+    for line in said.replace("\\\n", " ").splitlines():
+        if "dart-train ablate" in line:
+            words = shlex.split(line.partition("dart-train ")[2])
+            outcome = CliRunner().invoke(app, [*words, "--runs-dir", str(tmp_path)])
+            assert outcome.exit_code == 0, outcome.output
+    assert tuple(planned) == runs
 
 
 def test_means_have_students_intervals_and_differences_are_paired_by_seed():
