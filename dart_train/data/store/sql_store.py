@@ -326,7 +326,8 @@ def _connect_mysql(dialect: Any, _: Any, __: Any, options: dict[str, Any]) -> An
     reached = None
     if not connection.unix_socket:
         try:
-            reached = socket.create_connection((connection.host, connection.port), CONNECT_TIMEOUT_S)
+            own = (connection.bind_address, 0) if connection.bind_address else None
+            reached = socket.create_connection((connection.host, connection.port), CONNECT_TIMEOUT_S, own)
         except OSError as error:
             raise dialect.loaded_dbapi.OperationalError(2003, f"no connection to {connection.host}: {error}") from error
         for option, value in {socket.TCP_NODELAY: 1, **PROBES}.items():

@@ -108,6 +108,11 @@ def test_a_connection_that_the_server_closed_is_replaced_without_notice(mariadb,
     store.close()
 
 
+def test_a_connection_begins_at_the_address_that_the_url_binds_it_to():
+    with pytest.raises(DatabaseGoneError, match="Cannot assign requested address"):
+        Store("mysql+pymysql://me@127.0.0.1:9/db?bind_address=192.0.2.1", unavailable_timeout_s=0.1)
+
+
 def test_a_failed_transaction_leaves_nothing(database, tmp_path):
     store = Store(url_of(tmp_path))
 
