@@ -11,7 +11,10 @@ from dart_train.report.ablation_table import Outcome, markdown, summary
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize(("name", "by_time"), [("ablations", False), ("coupled", True), ("coupled_paced", True)])
+@pytest.mark.parametrize(
+    ("name", "by_time"),
+    [("ablations", False), ("ablations_tis", False), ("coupled", True), ("coupled_paced", True)],
+)
 def test_the_page_shows_what_was_measured(name, by_time):
     runs = json.loads((DOCS / "measured" / f"{name}.json").read_text())["runs"]
     outcomes = [Outcome(**{**run, "curve": tuple(tuple(point) for point in run["curve"])}) for run in runs]
