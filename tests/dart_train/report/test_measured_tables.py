@@ -13,7 +13,13 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.mark.parametrize(
     ("name", "by_time"),
-    [("ablations", False), ("ablations_tis", False), ("coupled", True), ("coupled_paced", True)],
+    [
+        ("ablations", False),
+        ("ablations_tis", False),
+        ("ablations_more", False),
+        ("coupled", True),
+        ("coupled_paced", True),
+    ],
 )
 def test_the_page_shows_what_was_measured(name, by_time):
     runs = json.loads((DOCS / "measured" / f"{name}.json").read_text())["runs"]
