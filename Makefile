@@ -48,6 +48,10 @@ ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations $(SWITCHES)
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations-tis --grid \
 	  --switch tis=on,off --switch staleness=1,3,8
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations-pool --switch pool=off \
+	  --set 'rollout.tasks=[drawn/tick-list,drawn/mend-list,drawn/menus,drawn/counter,drawn/wizard-form]' \
+	  --set 'data.curation.pool_sources=[oracle]' --set demonstrations.per_task=24 --set demonstrations.grid=4 \
+	  --set 'evaluation.beside=[]' --set evaluation.monitor.every_rollouts=500
 
 coupled: setup  ## three multi-turn forms with parts that wait for one another, beside parts that do not; 40 minutes
 	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes --name coupled

@@ -101,7 +101,7 @@ def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", c
 
 
 @pytest.mark.parametrize(
-    ("target", "runs"), [("ablations", (11 * 5, 7 * 5)), ("coupled", (2 * 3,)), ("coupled-paced", (2 * 3,))]
+    ("target", "runs"), [("ablations", (11 * 5, 7 * 5, 2 * 5)), ("coupled", (2 * 3,)), ("coupled-paced", (2 * 3,))]
 )
 def test_what_the_makefile_compares_can_be_run(monkeypatch, tmp_path, target, runs):
     """As far as the first process of a run: the commands are the Makefile's, to the letter."""
