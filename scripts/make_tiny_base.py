@@ -2,11 +2,12 @@
 
     .venv/bin/python scripts/make_tiny_base.py base|drawn|copier|reader [--runs-dir runs]
 
-base, which the quick start begins from, in two stages. `configs/tiny_base.yaml`: a fresh tiny model, clean
+base, which the quick start begins from, in three stages. `configs/tiny_base.yaml`: a fresh tiny model, clean
 demonstrations of six MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the
 quick start's tasks, with instructions of our own that only name an element ('Find "Cancel".'): the model learns to
-find what is named, and has never seen the tasks' own instructions. All on real desktops; some twenty minutes on two
-cores.
+find what is named. `configs/tiny_base_3.yaml`: a form beside them, whose instruction names an option, a field and a
+number in any order ('Find text 3rd of "24" the item 1st'). The model never sees the tasks' own instructions. All on
+real desktops; half an hour of two cores.
 
 drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the shipped copier, imperfect demonstrations
 of drawn programs, and a test of what it can; a quarter of an hour.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 import re
 import shutil
 from pathlib import Path
@@ -55,14 +57,31 @@ OF_A_RUN = (DIGESTS, FINGERPRINT)
 
 NAMES = (r'"[^"]+"', r"Tab #\d", r"\d(?:st|nd|rd)", r"\(-?\d,-?\d\)")
 """What the instructions of the quick start's tasks name: a label, a tab, a position in a list, a point of the grid."""
+FORM = r'the (\d\w\w) radio button and enter the number ("-?\d+") into the (\d\w\w) textbox'
+"""What the form's instruction names: an option, a number, a field."""
+FORM_WORDINGS = 3
+"""With one wording of each demonstration the number is not looked for, but remembered."""
 
 
-def named(instruction: str) -> str:
-    """An instruction of our own that names the same element."""
+def named(instruction: str, rng: random.Random) -> list[str]:
+    """Instructions of our own that name the same elements, and not what is to be done with them.
+
+    Those of a form stand in any order among words that say nothing: the number can be told by its marks, the option
+    and the field from one another not at all. That is left to the tasks' own instructions.
+    """
+    if form := re.search(FORM, instruction):
+        return [_in_any_order([*form.groups()], rng) for _ in range(FORM_WORDINGS)]
     for pattern in NAMES:
         if found := re.search(pattern, instruction):
-            return f"Find {found[0]}."
+            return [f"Find {found[0]}."]
     raise ValueError(f"nothing is named in {instruction!r}")
+
+
+def _in_any_order(names: list[str], rng: random.Random) -> str:
+    rng.shuffle(names)
+    return " ".join(
+        ["Find", *(word for name in names for word in (*rng.choices(INSTRUCTION_WORDS, k=rng.randrange(5)), name))]
+    )
 
 
 def first_stage(runs_dir: Path) -> Path:
@@ -72,18 +91,21 @@ def first_stage(runs_dir: Path) -> Path:
     return run.checkpoint(pipeline.WARM_VERSION)
 
 
-def second_stage(first: Path, runs_dir: Path) -> Path:
+def finding_stage(number: int, before: Path, runs_dir: Path) -> Path:
     """Find what is named on the pages of the quick start's tasks; returns the directory of the weights."""
-    config = load_config(ROOT / "configs" / "tiny_base_2.yaml", [f"model.path={first.resolve()}"])
+    config = load_config(ROOT / "configs" / f"tiny_base_{number}.yaml", [f"model.path={before.resolve()}"])
     run = pipeline.execute(config, runs_dir, only=("prepare", "demonstrate"))
     target = run.root / "weights"
-    tokens = ModelTokens.load(first)
-    conversation = Conversation(tokens, VisionSpec.from_dir(first), config.agent)
+    tokens = ModelTokens.load(before)
+    conversation = Conversation(tokens, VisionSpec.from_dir(before), config.agent)
     with open_data(config, run) as data:
         recorded = [Demonstration.from_trajectory(item) for item in data.trajectories(source="oracle")]
-        rewritten = [dataclasses.replace(item, instruction=named(item.instruction)) for item in recorded]
+        rng = random.Random(config.seed)
+        rewritten = [
+            dataclasses.replace(item, instruction=words) for item in recorded for words in named(item.instruction, rng)
+        ]
         samples = encode(rewritten, conversation, tokens, data.load_image)
-        train_supervised(first, samples, data.load_image, target, config.warmup, on_progress=_say)
+        train_supervised(before, samples, data.load_image, target, config.warmup, on_progress=_say)
     return target
 
 
@@ -145,7 +167,7 @@ def main(
         case "copier":
             weights = copier(runs_dir)
         case _:
-            weights = second_stage(first_stage(runs_dir), runs_dir)
+            weights = finding_stage(3, finding_stage(2, first_stage(runs_dir), runs_dir), runs_dir)
     target = ASSETS / f"tiny_{which}"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(weights, target, ignore=shutil.ignore_patterns(*OF_A_RUN))

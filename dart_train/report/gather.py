@@ -53,7 +53,7 @@ NOTE_IMPERFECT = (
 SHIPPED = "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on "
 NOTES_SHIPPED = {
     "tiny-base": SHIPPED + "clean demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find "
-    "\"Cancel\".') on the pages of four of these. The tasks' own instructions it has never seen; the imperfect "
+    "\"Cancel\".') on the pages of five of these. The tasks' own instructions it has never seen; the imperfect "
     "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
     "they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",

@@ -130,7 +130,7 @@ def test_desktops_are_kept_to_their_cores(monkeypatch, tmp_path):
 @pytest.mark.train
 @pytest.mark.parametrize("name", NAMES)
 def test_the_settings_of_each_configuration_hold_for_its_ranks(name):
-    if name == "tiny_base_2":  # whose model a script fills in
+    if name in ("tiny_base_2", "tiny_base_3"):  # whose model a script fills in
         return
     check(load_config(CONFIGS / f"{name}.yaml"), 6 if name == "dart_osworld_7b" else 1)
 

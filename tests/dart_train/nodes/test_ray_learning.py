@@ -22,7 +22,7 @@ from tests.helpers.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(4 * 3600)]
 HALF_S = 2 * 3600.0
 ROLLOUTS = 2000
-"""A third of the quick start's: enough to see it learn."""
+"""Half of the quick start's: enough to see it learn."""
 
 SETTINGS = (
     f"rollout.budget_rollouts={ROLLOUTS}",
