@@ -171,6 +171,7 @@ def turns(data: ReportData) -> str:
             axis.set_title(title, fontsize=9, loc="left", color=INK)
         by_length.set_ylim(-0.02, 1.02)
         held_out.set_ylim(-0.02, 1.02)
+        held_out.set_visible(bool(data.held_out))
         entropy.legend(frameon=False, fontsize=7)
         figure.legend(*share.get_legend_handles_labels(), loc="lower center", ncol=6, frameon=False, fontsize=7)
         figure.tight_layout(rect=(0, 0.06, 1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -187,7 +188,8 @@ def test_turns_are_means_of_stretches_of_the_training():
     assert turns[-1] == Turns("a", 48, 4, 1.0, 4.0, 8.0)
     assert turns_of(history[:20]) == []
     data = ReportData("n", "", "machine", [], [], {}, turns=turns, entropies={"first": [0.5, 0.4], "last": []})
-    assert "success by mean steps" in render(data)
+    assert "success by mean steps" in render(data) and "held-out success beside training" not in render(data)
+    assert "held-out success beside training" in render(dataclasses.replace(data, held_out=[(32, 0.5)]))
 
 
 def test_a_page_of_little_data():
