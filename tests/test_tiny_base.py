@@ -46,7 +46,7 @@ def test_an_instruction_that_names_nothing_is_an_error():
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_stage_goes_from_shipped_weights_to_others(number, tmp_path, monkeypatch):
     load = script.load_config
-    few = ["demonstrations.per_task=2", "demonstrations.per_task_of={}", "warmup.max_steps=2", "rollout.workers=1"]
+    few = ["demonstrations.per_task=4", "demonstrations.per_task_of={}", "warmup.max_steps=2", "rollout.workers=1"]
     monkeypatch.setattr(script, "load_config", lambda path, settings: load(path, [*settings, *few]))
     weights = script.finding_stage(number, script.ASSETS / "tiny_base", tmp_path)
     before, after = (directory / "model.safetensors" for directory in (script.ASSETS / "tiny_base", weights))
