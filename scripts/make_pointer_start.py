@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -25,8 +26,6 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from benchmarks.agent.drawn_screens_set import draw_items
-from benchmarks.agent.grounding_start import BATCH, cross_entropy, make_start, samples, train
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.grounding.candidate import Box
 from dart_agent.grounding.pointer_model import PointerModel
@@ -44,6 +43,10 @@ from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.model_loading import load_model
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # benchmarks are not installed
+from benchmarks.agent.drawn_screens_set import draw_items
+from benchmarks.agent.grounding_start import BATCH, cross_entropy, make_start, samples, train
 
 SIZE, LEARNING_RATE, PAGES_RATE = (168, 112), 1e-3, 2e-3
 ROOT = Path(__file__).resolve().parent.parent

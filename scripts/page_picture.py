@@ -15,6 +15,8 @@ from dart_agent.viewer.recorded_episodes import RecordedEpisodes
 from dart_gym.cluster.server.page_server import PageServer
 from dart_gym.cluster.server.watch_proxy import cluster_routes
 from dart_gym.desktops.applications.devtools import DevTools
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tests are not installed
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
 
 

@@ -1,0 +1,33 @@
+"""Programs of `scripts/` start as the docs call them: by their path, from anywhere, with nothing set."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+BESIDE = [
+    path for path in sorted(SCRIPTS.glob("*.py")) if re.search(r"^from (benchmarks|tests)\b", path.read_text(), re.M)
+]
+"""Those that need what lies in the checkout and is not installed."""
+
+pytestmark = [pytest.mark.process, pytest.mark.train]
+
+
+@pytest.mark.parametrize("path", BESIDE, ids=lambda path: path.stem)
+def test_a_script_finds_what_is_not_installed(path, tmp_path):
+    load = f"import runpy, sys; sys.path[0] = {str(SCRIPTS)!r}; runpy.run_path({str(path)!r}, run_name='loaded')"
+    there = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", load], cwd=tmp_path, env=there, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_such_scripts():
+    assert {path.stem for path in BESIDE} == {"make_pointer_start", "page_picture"}
