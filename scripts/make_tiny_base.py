@@ -55,12 +55,10 @@ SEEING_STEPS = (1200, 1000)
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
-NAMES = (r'"[^"]+"', r"Tab #\d", r"\d(?:st|nd|rd)", r"\(-?\d,-?\d\)")
-"""What the instructions of the quick start's tasks name: a label, a tab, a position in a list, a point of the grid."""
-FORM = r'the (\d\w\w) radio button and enter the number ("-?\d+") into the (\d\w\w) textbox'
-"""What the form's instruction names: an option, a number, a field."""
-FORM_WORDINGS = 3
-"""With one wording of each demonstration the number is not looked for, but remembered."""
+NAMES = r'"[^"]+"|Tab #\d|\d(?:st|nd|rd)|\(-?\d,-?\d\)'
+"""What the instructions of the quick start's tasks name: a label or number, a tab, a position, a point of the grid."""
+WORDINGS = 3
+"""Of a demonstration with several names: with one wording of each a number is not looked for, but remembered."""
 
 
 def named(instruction: str, rng: random.Random) -> list[str]:
@@ -69,12 +67,10 @@ def named(instruction: str, rng: random.Random) -> list[str]:
     Those of a form stand in any order among words that say nothing: the number can be told by its marks, the option
     and the field from one another not at all. That is left to the tasks' own instructions.
     """
-    if form := re.search(FORM, instruction):
-        return [_in_any_order([*form.groups()], rng) for _ in range(FORM_WORDINGS)]
-    for pattern in NAMES:
-        if found := re.search(pattern, instruction):
-            return [f"Find {found[0]}."]
-    raise ValueError(f"nothing is named in {instruction!r}")
+    names = re.findall(NAMES, instruction)
+    if not names:
+        raise ValueError(f"nothing is named in {instruction!r}")
+    return [f"Find {names[0]}."] if len(names) == 1 else [_in_any_order([*names], rng) for _ in range(WORDINGS)]
 
 
 def _in_any_order(names: list[str], rng: random.Random) -> str:

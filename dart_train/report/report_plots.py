@@ -164,7 +164,7 @@ def turns(data: ReportData) -> str:
             by_length.plot([known[-1].steps], [known[-1].success], "o", color=color, markersize=5)
         for label, values in data.entropies.items():
             entropy.plot(range(1, len(values) + 1), values, marker="o", markersize=3, label=f"{label} rollouts")
-        held_out.plot(*zip(*data.held_out, strict=True) if data.held_out else ((), ()), color=AFTER, marker="o")
+        held_out.plot(*zip(*data.held_out, strict=True), color=AFTER, marker="o")
         titles = ("rollouts", "mean steps", "mean size of groups", "success by mean steps, first to last",
                   "entropy by step of the episode", "held-out success beside training")  # fmt: skip
         for axis, title in zip(axes.flat, titles, strict=True):
