@@ -328,6 +328,37 @@ async def test_every_action_leaves_a_mark_or_a_caption(page, tmp_path):
             await press(page, "ArrowRight")
 
 
+async def test_an_answer_that_comes_late_does_not_undo_where_one_is(page, tmp_path):
+    images = write_evaluation(tmp_path / "e", "vlm", 2, lambda number: True)
+    hold = "window.held = []; window.read = 0; window.fetch = (was => async (...given) => \
+        { await new Promise(go => held.push(go)); return was(...given); })(window.fetch); \
+        Response.prototype.json = (was => async function () { const body = await was.call(this); \
+        read += this.url.includes('watch/episode/'); return body; })(Response.prototype.json)"
+    let_go = "held.splice(0).forEach(go => go()), held.length"
+    for task in ("office/one", "office/two"):
+        steps = steps_of(images, 3)
+        write_episode(tmp_path / "f", Trajectory(task, 0, "Do it", steps=steps, terminal=TerminalState.DONE, score=1.0))
+    async with served(tmp_path / "f") as server:
+        await page.navigate(server.url)
+        await wait_for(page, "document.body?.dataset.listed")
+        await press(page, "j")
+        await wait_for(page, f"{POSITION} === 'step 1 of 3'")
+        await page.evaluate(hold)
+        await page.evaluate("document.querySelector('.episode.active').click()")  # again, from its beginning
+        await wait_for(page, "held.length > 0")
+        await press(page, "ArrowRight")
+        await wait_for(page, f"{POSITION} === 'step 2 of 3'")
+        await page.evaluate(let_go)
+        await wait_for(page, "read === 1")
+        assert await page.evaluate(POSITION) == "step 2 of 3"
+        await press(page, "j")  # the next episode, which is not there yet
+        await press(page, "ArrowRight")
+        await wait_for(page, "held.length > 0")
+        await page.evaluate(let_go)
+        await wait_for(page, "document.querySelector('#replay .task').textContent === 'office/two'")
+        assert await page.evaluate(POSITION) == "step 1 of 3"
+
+
 async def test_what_an_episode_says_is_text_and_leads_nowhere(page, tmp_path):
     images = write_evaluation(tmp_path / "e", "vlm", 2, lambda number: True)
     [step] = steps_of(images, 1)

@@ -91,13 +91,14 @@ async def test_the_python_controller_sees_and_acts(machine):
 
 
 async def test_the_setup_controller_prepares(machine, page):
+    # The editor has one window, named after the file that came last: while `open` waits for its own, no other may come.
     launch = {"command": "mousepad ~/Documents/report.txt", "shell": True}
     steps = [
         {"type": "download", "parameters": {"files": [{"url": page, "path": "/home/user/Documents/report.txt"}]}},
         {"type": "execute", "parameters": {"command": ["cp", "~/Documents/report.txt", "~/copy.txt"]}},
         {"type": "command", "parameters": {"command": "echo {SCREEN_WIDTH} > /home/user/width", "shell": True}},
-        {"type": "launch", "parameters": launch},
         {"type": "open", "parameters": {"path": "/home/user/copy.txt"}},
+        {"type": "launch", "parameters": launch},
         {"type": "activate_window", "parameters": {"window_name": "report.txt"}},
         {"type": "sleep", "parameters": {"seconds": 0.1}},
     ]

@@ -1,6 +1,6 @@
 // Two policies on the same tasks and seeds: what the paired test says, and each pair of episodes side by side.
 const compareView = (() => {
-  let pairs = [], chosen = ["", ""], token = 0;
+  let pairs = [], chosen = ["", ""], token = 0, turn = 0;
   const tools = make("div", "row tools"), name = make("b"), back = make("button", "", "‹ All pairs"), roots = [make("div"), make("div")];
   tools.append(back, name);
   $("both").append(tools, ...roots);
@@ -61,6 +61,7 @@ const compareView = (() => {
   }
 
   async function show(number) {
+    const mine = ++turn;
     document.title = "Compare";
     await episodesView.complete;  // a part of the episodes would be another comparison
     if (chosen[0] !== $("side-a").value || chosen[1] !== $("side-b").value || !pairs.length) await judge();
@@ -70,6 +71,7 @@ const compareView = (() => {
     if (!pair) return;
     name.textContent = `${pair[0].task_id}, seed ${pair[0].seed}`;
     const data = await Promise.all(pair.map(async row => (await ask(`watch/episode/${row.id}`)).json()));
+    if (mine !== turn) return;  // another pair was asked for meanwhile
     sides.forEach((side, index) => side.load(data[index]));
   }
 

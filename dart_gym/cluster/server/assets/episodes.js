@@ -34,10 +34,11 @@ function table(heads, rows) {
 
 const episodesView = (() => {
   let rows = [], sources = [], version = 0, unread = 0, visible = [], active = -1, opened = null;
+  let loaded = null, pending = "";  // the episode in the replay; the place, "id/step", that is being fetched
   let allRead;
   const complete = new Promise(resolve => { allRead = resolve; });
   const options = new Map();  // id of an episode -> its element in the list
-  const replay = makeReplay($("replay"), step => { if (opened !== null) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
+  const replay = makeReplay($("replay"), step => { if (opened === loaded && opened !== null) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
 
   function option(row) {
     const element = make("div", "episode");
@@ -122,16 +123,22 @@ const episodesView = (() => {
     $("replay").hidden = !row;
     $("episodes").classList.toggle("open", Boolean(row));
     if (opened !== null) options.get(opened)?.setAttribute("aria-selected", "false");
-    if (!row) { opened = null; document.title = "Episodes"; overview(); return; }
+    if (!row) { opened = null; pending = ""; document.title = "Episodes"; overview(); return; }
     const before = opened;
     opened = row.id;
     options.get(opened).setAttribute("aria-selected", "true");
     activate(visible.indexOf(row));
     document.title = `${row.task_id} · ${row.terminal}`;
-    if (before === opened && step) { if (step - 1 !== replay.shown) replay.show(step - 1); return; }
-    const data = await (await ask(`watch/episode/${row.id}`)).json();
-    if (opened !== row.id) return;
-    replay.load(data, step ? step - 1 : 0);
+    if (before === opened && opened === loaded && step) { pending = ""; if (step - 1 !== replay.shown) replay.show(step - 1); return; }
+    const place = `${row.id}/${step}`;
+    if (pending === place) return;
+    pending = place;
+    try {
+      const data = await (await ask(`watch/episode/${row.id}`)).json();
+      if (pending !== place) return;  // whoever looks on has gone on meanwhile
+      loaded = row.id;
+      replay.load(data, step ? step - 1 : 0);
+    } finally { if (pending === place) pending = ""; }
     document.body.dataset.loaded = "episode-" + row.id;
     if (!step && outcomeKind(row) !== "success") replay.show(replay.trouble >= 0 ? replay.trouble : replay.last);
   }
