@@ -181,6 +181,9 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
         assert await turn(tap, tap) == (Click(20, 30, count=2),)
         right = tap.replace("30)", "30, {button: 2, ctrlKey: true})")
         assert await turn(right) == (Click(20, 30, button="right", modifiers=("ctrl",)),)
+        away = tap.replace("20, 30", "60, 10")
+        for second in (away, right):  # no double click; what the first one did had not been seen
+            assert await turn(f"{tap}; {second}") == (Click(20, 30),)
         assert await turn("pointer('pointerdown', 5, 6); pointer('pointerup', 70, 50)") == (Drag(((5, 6), (70, 50))),)
         turned = "new WheelEvent('wheel', {deltaY: 120, cancelable: true, clientX: 0, clientY: 0})"
         wheel = f"document.getElementById('image').dispatchEvent({turned})"

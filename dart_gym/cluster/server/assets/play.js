@@ -47,12 +47,10 @@ function place(event) {  // screen pixels of an event on the image
 const held = event => [["ctrl", event.ctrlKey], ["alt", event.altKey], ["shift", event.shiftKey], ["super", event.metaKey]]
   .filter(([, down]) => down).map(([name]) => name);
 
-function click(at, button, modifiers) {  // waits a moment for the second click of a double click
-  if (clicks && clicks.button === button && clicks.count < 3) {
-    clicks.count++;
-  } else {
-    clicks = { at, button, modifiers, count: 1 };
-  }
+function click(press, modifiers) {  // waits a moment for the second click of a double click
+  if (!clicks) clicks = { ...press, modifiers, count: 1 };
+  else if (clicks.button === press.button && clicks.count < 3 && Math.hypot(press.x - clicks.x, press.y - clicks.y) <= DRAG_PIXELS) clicks.count++;
+  else return;  // the first one is on its way, and what it does to the screen has not been seen
   clearTimeout(clicks.timer);
   clicks.timer = setTimeout(() => {
     const { at: [x, y], button, modifiers, count } = clicks;
@@ -73,7 +71,7 @@ image.addEventListener("pointerup", event => {
   const from = pressed, to = place(event);
   pressed = null;
   if (Math.hypot(event.clientX - from.x, event.clientY - from.y) > DRAG_PIXELS) send({ kind: "drag", path: [from.at, to], button: from.button });
-  else click(from.at, from.button, held(event));
+  else click(from, held(event));
 });
 image.addEventListener("contextmenu", event => event.preventDefault());
 image.addEventListener("wheel", event => {
