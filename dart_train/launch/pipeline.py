@@ -83,9 +83,11 @@ class Pipeline:
         self._cluster_answered = False
 
     def __enter__(self) -> Pipeline:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda signum, frame: self._stop.set())
+        self._handlers = {number: signal.signal(number, self._end) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
+
+    def _end(self, number: int, frame: object) -> None:
+        self._stop.set()
 
     def __exit__(self, *exc: object) -> None:
         self.supervisor.stop_all()
@@ -93,6 +95,8 @@ class Pipeline:
             self.nodes.close()
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     # --- the phases ---------------------------------------------------------------------------------------------
 
