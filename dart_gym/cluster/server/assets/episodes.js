@@ -38,7 +38,7 @@ const episodesView = (() => {
   let allRead;
   const complete = new Promise(resolve => { allRead = resolve; });
   const options = new Map();  // id of an episode -> its element in the list
-  const replay = makeReplay($("replay"), step => { if (opened === loaded && opened !== null) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
+  const replay = makeReplay($("replay"), step => { if (opened === loaded) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
 
   function option(row) {
     const element = make("div", "episode");
