@@ -19,6 +19,7 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.keeper import keeper_deadlines
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
+from tests.helpers.desktop_end import launch_the_end
 
 pytestmark = [pytest.mark.security, pytest.mark.desktop]
 
@@ -104,7 +105,7 @@ async def test_a_desktop_that_does_not_answer_is_ended_with_all_its_processes(de
 
 async def test_a_pipe_in_place_of_a_log_holds_nobody_up(desktop):
     await desktop.execute(["sh", "-c", "cd /run/desktop/log && rm xvfb.log && mkfifo xvfb.log"])
-    await desktop.launch(["pkill", "-9", "openbox"])
+    await launch_the_end(desktop, "pkill", "-9", "openbox")
     async with asyncio.timeout(10):
         with pytest.raises(DesktopError, match="openbox ended"):
             while True:
@@ -115,7 +116,7 @@ async def test_a_pipe_in_place_of_a_log_holds_nobody_up(desktop):
 async def test_a_link_in_place_of_logs_leads_nowhere(desktop, tmp_path, place):
     (tmp_path / "guest.log").write_text("secret of the host")
     target = tmp_path if place.endswith("/log") else tmp_path / "guest.log"
-    await desktop.launch(["sh", "-c", f"mv {place} /tmp/away; ln -s {target} {place}; pkill -9 openbox"])
+    await launch_the_end(desktop, "sh", "-c", f"mv {place} /tmp/away; ln -s {target} {place}; pkill -9 openbox")
     async with asyncio.timeout(10):
         with pytest.raises(DesktopError) as caught:
             while True:

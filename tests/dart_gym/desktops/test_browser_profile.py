@@ -11,6 +11,7 @@ from dart_gym.desktops.applications import browser
 from dart_gym.desktops.applications.devtools import DevTools, DevToolsError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
+from tests.helpers.desktop_end import launch_the_end
 
 pytestmark = pytest.mark.desktop
 
@@ -162,7 +163,7 @@ async def test_nothing_on_a_port_is_a_desktop_error(start_desktop):
 async def test_a_browser_that_dies_ends_the_desktop(page, until):
     waiting = asyncio.create_task(page.devtools.evaluate("new Promise(() => 0)"))
     await page.devtools.evaluate("1")
-    await page.desktop.launch(["sh", "-c", "kill -9 $(ps -o pid= -C chromium)"])
+    await launch_the_end(page.desktop, "sh", "-c", "kill -9 $(ps -o pid= -C chromium)")
     with pytest.raises(DesktopError, match="closed"):
         await waiting
     await until(lambda: not page.desktop.alive)

@@ -18,6 +18,7 @@ from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, Se
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.sandbox.runtime_directory import clean_leftovers, runtime_dir
 from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND, XvfbDesktop
+from tests.helpers.desktop_end import launch_the_end
 
 pytestmark = pytest.mark.desktop
 SANDBOXES = ("bwrap", "none")
@@ -141,7 +142,7 @@ async def test_a_still_screen_settles_in_the_quiet_time(start_desktop):
 async def test_a_link_in_place_of_a_log_is_not_followed(start_desktop, until):
     desktop = await start_desktop()
     await desktop.execute(["ln", "-sf", "/etc/passwd", "/run/desktop/log/xvfb.log"])
-    await desktop.launch(["sh", "-c", "kill -9 $(ps -o pid= -C openbox)"])
+    await launch_the_end(desktop, "sh", "-c", "kill -9 $(ps -o pid= -C openbox)")
     await until(lambda: not desktop.alive)
     with pytest.raises(DesktopError, match="openbox ended") as caught:
         await desktop.screenshot()
@@ -150,7 +151,7 @@ async def test_a_link_in_place_of_a_log_is_not_followed(start_desktop, until):
 
 async def test_a_dead_display_is_noticed_with_its_cause(start_desktop, until):
     desktop = await start_desktop()
-    await desktop.launch(["sh", "-c", "kill -9 $(ps -o pid= -C Xvfb)"])
+    await launch_the_end(desktop, "sh", "-c", "kill -9 $(ps -o pid= -C Xvfb)")
     await until(lambda: not desktop.alive)
     with pytest.raises(DesktopError, match="ended with status"):
         await desktop.screenshot()
