@@ -95,7 +95,7 @@ test-images: setup-test  ## build the trainer's image for the CPU and try it, wh
 
 test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its tests
 	@scripts/vllm.sh
-	@$(BIN)/python -m pytest -m vllm --timeout 900 $(VLLM)
+	@REPORTS=build/vllm $(BIN)/python scripts/run_tests.py -m vllm --timeout 900 $(VLLM)
 
 test-openenv: setup-test  ## OpenEnv's own client
 	@scripts/openenv.sh
@@ -113,10 +113,10 @@ test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with 
 	@scripts/pythons.sh "$(UNIT)"
 
 test-scale: setup-test  ## ranks that share a model, and benchmarks whose aims tests hold: memory, parity, a step beside TRL's
-	@$(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
+	@REPORTS=build/scale $(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
 
 test-ray: setup-test  ## a Ray cluster of nodes without a common directory, killed and joined (root)
-	@$(BIN)/python -m pytest -s -m "ray and not slow"
+	@REPORTS=build/ray $(BIN)/python scripts/run_tests.py -s -m "ray and not slow"
 
 test-security: setup-test  ## attacks of desktops, tasks, clients and pages; run it as root and as an ordinary user
 	@scripts/security.sh

@@ -21,7 +21,8 @@ run() {  # run PYTHON LOCK TESTS... : in an environment of its own
     touch "$stamp"
   fi
   say "Python $version with requirements/$lock.txt"
-  "$venv/bin/python" -m pytest -p no:cacheprovider -n "$(nproc)" --dist worksteal --hypothesis-profile unit -m "$MARKERS" "$@"
+  REPORTS="build/python$version" "$venv/bin/python" scripts/run_tests.py -n "$(nproc)" --dist worksteal \
+    --hypothesis-profile unit -m "$MARKERS" "$@"
 }
 
 MARKERS=$1

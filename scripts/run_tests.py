@@ -1,23 +1,24 @@
 """Runs pytest as `make test` does: what fails beside other tests is tried once more, alone.
 
-    .venv/bin/python scripts/run_tests.py PYTEST_OPTION...
+    [REPORTS=DIRECTORY] .venv/bin/python scripts/run_tests.py PYTEST_OPTION...
 
 A test that passes alone is flaky: it is named in a line of its own, counted in the last line, and written to
-`build/flaky.txt`. The exit status is pytest's: that of the second try where there was one.
+`flaky.txt` in the directory of reports, which is `build` unless it is named, as the other parts of `make test-all` do.
+The exit status is pytest's: that of the second try where there was one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-BUILD = Path("build")
-RESULTS, FLAKY = BUILD / "tests.xml", BUILD / "flaky.txt"
-CACHE = Path(".pytest_cache") / "run_tests"
+REPORTS = Path(os.environ.get("REPORTS", "build"))
+RESULTS, FLAKY, CACHE = REPORTS / "tests.xml", REPORTS / "flaky.txt", REPORTS / "cache"
 LAST_FAILED = CACHE / "v" / "cache" / "lastfailed"
 SOME_FAILED = 1  # pytest's exit status
 
@@ -44,7 +45,7 @@ def passed() -> int:
 def main(options: list[str]) -> int:
     """Run once or twice; the exit status."""
     started = time.monotonic()
-    BUILD.mkdir(exist_ok=True)
+    REPORTS.mkdir(parents=True, exist_ok=True)
     FLAKY.unlink(missing_ok=True)
     status = run([*options, "--cache-clear", f"--junitxml={RESULTS}"])
     failed = failures()

@@ -12,8 +12,9 @@ say "Security, as $(id -un)"
 if [ $# -gt 0 ]; then
   .venv/bin/python -m pytest -m "security and not slow" --timeout 300 "$@" || status=1
 else
-  .venv/bin/python -m pytest -m "security and not slow" --timeout 300 -n 2 --dist loadfile --ignore "$TENANTS" tests/security || status=1
-  .venv/bin/python -m pytest --timeout 300 "$TENANTS" || status=1
+  REPORTS=build/security .venv/bin/python scripts/run_tests.py -m "security and not slow" --timeout 300 -n 2 --dist loadfile \
+    --ignore "$TENANTS" tests/security || status=1
+  REPORTS=build/tenants .venv/bin/python scripts/run_tests.py --timeout 300 "$TENANTS" || status=1
 fi
 [ "$(id -u)" -eq 0 ] || exit "$status"
 
@@ -42,7 +43,8 @@ unshare --mount bash -c '
   ordinary() {  # pytest options
     setpriv --reuid="$DART_USER" --regid="$DART_USER" --clear-groups --inh-caps=-all --bounding-set=-all \
       env -u XDG_RUNTIME_DIR HOME="$USER_HOME" USER=ordinary PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY="$USER_HOME/hypothesis" \
-      .venv/bin/python -m pytest -p no:cacheprovider --basetemp "$USER_HOME/pytest" --timeout 300 -m "security and desktop and not slow" "$@"
+      REPORTS="$USER_HOME/reports" \
+      .venv/bin/python scripts/run_tests.py --basetemp "$USER_HOME/pytest" --timeout 300 -m "security and desktop and not slow" "$@"
   }
   if [ $# -gt 0 ]; then ordinary "$@"; exit; fi
   status=0

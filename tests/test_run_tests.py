@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,8 @@ def test_bad():
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_it.py").write_text(TESTS)
     command = [sys.executable, str(SCRIPT), "-q", "-n", "2", *options]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    environ = {key: value for key, value in os.environ.items() if key != "REPORTS"}
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, env=environ)
 
 
 def test_what_passes_alone_is_named_and_counted_and_no_failure(tmp_path):

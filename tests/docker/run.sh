@@ -2,7 +2,7 @@
 # Docker for real, from nothing: a daemon of its own, a base image, the image of docker/osworld, and a desktop in a
 # container that plays an episode. Nothing is left behind but what apt installed, and the base image for the next time.
 #
-#   tests/docker/run.sh [COMMAND...]       by default: pytest on this directory, with the daemon and the image at hand
+#   tests/docker/run.sh [COMMAND...]       by default: the tests of this directory, with the daemon and the image at hand
 #
 # It needs root, Debian, and a kernel with overlayfs. Settings, all optional:
 #   IMAGES=train       build and try the trainer's image instead, which takes ten minutes; TORCH and TORCH_INDEX as
@@ -126,4 +126,6 @@ else
   TESTS="docker and not slow"
 fi
 export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test DART_OPENENV_IMAGE=dart-openenv:test
-if [ $# -gt 0 ]; then "$@"; else "${PYTHON:-$ROOT/.venv/bin/python}" -m pytest -q -m "$TESTS" tests/docker; fi
+if [ $# -gt 0 ]; then "$@"; else
+  REPORTS=build/docker "${PYTHON:-$ROOT/.venv/bin/python}" scripts/run_tests.py -q -m "$TESTS" tests/docker
+fi

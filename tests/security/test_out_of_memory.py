@@ -43,7 +43,7 @@ HOG = "open('/tmp/begun', 'w')\nparts = []\nwhile True: parts.append(bytearray(b
 
 
 def task(name: str, program: str) -> dict[str, object]:
-    command = ["sh", "-c", 'sleep 1; python3 -c "$0"; touch /tmp/over', program]
+    command = ["sh", "-c", 'sleep 2; python3 -c "$0"; touch /tmp/over', program]
     planted = {"type": "launch", "parameters": {"command": command}}
     return {"id": name, "instruction": "", "config": [planted], "evaluator": {"func": "infeasible"}}
 
