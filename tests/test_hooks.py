@@ -87,6 +87,7 @@ def test_the_workflow_installs_the_pythons_that_the_tests_ask_for():
 
 
 def test_the_workflow_keeps_reports_that_are_made():
-    made = {f"build/{name}" for name in re.findall(r'REPORTS / "([\w.]+)"', (ROOT / "scripts/run_tests.py").read_text())}
+    script = (ROOT / "scripts/run_tests.py").read_text()
+    made = {f"build/{name}" for name in re.findall(r'REPORTS / "([\w.]+)"', script)}
     made.add(yaml.safe_load(re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text()))["site_dir"])
     assert set(STEPS[-1]["with"]["path"].split()) <= made
