@@ -65,14 +65,14 @@ const compareView = (() => {
     document.title = "Compare";
     await episodesView.complete;  // a part of the episodes would be another comparison
     if (chosen[0] !== $("side-a").value || chosen[1] !== $("side-b").value || !pairs.length) await judge();
+    if (mine !== turn) return;  // another pair was asked for meanwhile
     const pair = pairs[number - 1];
     $("both").hidden = !pair;
     $("compare").classList.toggle("open", Boolean(pair));
     if (!pair) return;
     name.textContent = `${pair[0].task_id}, seed ${pair[0].seed}`;
     const data = await Promise.all(pair.map(async row => (await ask(`watch/episode/${row.id}`)).json()));
-    if (mine !== turn) return;  // another pair was asked for meanwhile
-    sides.forEach((side, index) => side.load(data[index]));
+    if (mine === turn) sides.forEach((side, index) => side.load(data[index]));
   }
 
   back.addEventListener("click", () => setPlace("compare"));
