@@ -7,7 +7,7 @@ demonstrations of six MiniWoB++ tasks that the quick start does not train. `conf
 quick start's tasks, with instructions of our own that only name an element ('Find "Cancel".'): the model learns to
 find what is named. `configs/tiny_base_3.yaml`: a form beside them, whose instruction names an option, a field and a
 number in any order ('Find text 3rd of "24" the item 1st'). The model never sees the tasks' own instructions. All on
-real desktops; half an hour of two cores.
+real desktops; twenty minutes of two cores.
 
 drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the shipped copier, imperfect demonstrations
 of drawn programs, and a test of what it can; a quarter of an hour.
