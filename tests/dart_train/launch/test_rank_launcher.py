@@ -62,6 +62,7 @@ dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 print(os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"], os.environ["GLOO_SOCKET_IFNAME"], total.item())
+dist.destroy_process_group()
 """
 
 
