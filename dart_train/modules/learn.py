@@ -117,7 +117,7 @@ def _learn(context: ModuleContext) -> None:
         begun = data.local_copy(started_from.path)
         start, reference = (begun, None) if arguments.use_peft else (newest.path, begun)
         main_rank = arguments.process_index == 0
-        DartGRPOTrainer(
+        trainer = DartGRPOTrainer(
             start,
             arguments,
             data,
@@ -126,7 +126,9 @@ def _learn(context: ModuleContext) -> None:
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")) if main_rank else None,
             stop=EndOfData(context, data, arguments.groups_per_step),
-        ).run()
+        )
+        trainer.run()
+        trainer.accelerator.end_training()  # a rank that ends without it may abort, and the other nodes wait for it
 
 
 def _learn_with(context: ModuleContext) -> None:
