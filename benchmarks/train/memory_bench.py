@@ -7,15 +7,12 @@ glibc gives large blocks back at once (`MALLOC_MMAP_THRESHOLD_`), so that what w
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import subprocess
 import sys
-import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,33 +187,6 @@ def _train(root: Path, model_dir: Path, settings: Mapping[str, Any]) -> None:
         DartGRPOTrainer(model_dir, config, data).run()
 
 
-def resident_bytes(kinds: tuple[str, ...]) -> int:
-    """Memory of this process, of some kinds: `RssAnon` is its own, `RssFile` mapped from files."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) << 10
-
-
-def peak_beyond(work: Callable[[], object], *kinds: str) -> int:
-    """Most memory that something takes beyond what is taken before it, of some kinds (see `resident_bytes`)."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    before, ended = resident_bytes(kinds), threading.Event()
-    highest = [before]
-
-    def watch() -> None:
-        while not ended.wait(0.002):
-            highest.append(max(highest.pop(), resident_bytes(kinds)))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        work()
-    finally:
-        ended.set()
-        watcher.join()
-    return highest[0] - before
-
-
 def _load(model_dir: Path) -> list[Any]:
     """This rank's parts of a model and of a reference."""
     import torch
@@ -230,6 +200,10 @@ def _load(model_dir: Path) -> list[Any]:
 
 def main() -> None:
     """One rank of a measurement."""
+    import torch
+
+    from dart_train.trainer.memory.resident_memory import PeakMemory
+
     if sys.argv[1] == "load":
         import torch.distributed as dist
 
@@ -237,15 +211,17 @@ def main() -> None:
         dist.init_process_group("gloo")
         _load(Path(tiny))
         held: list[Any] = []
-        peak = peak_beyond(lambda: held.extend(_load(Path(model))), "RssAnon")
-        Path(f"{peak_file}{os.environ['RANK']}").write_text(str(peak))
+        with PeakMemory(torch.device("cpu")) as memory:
+            held.extend(_load(Path(model)))
+        Path(f"{peak_file}{os.environ['RANK']}").write_text(str(memory.peak))
         dist.destroy_process_group()
         return
     warm, first, run, measured = map(Path, sys.argv[1:5])
     settings = json.loads(sys.argv[6])
     _train(warm, first, settings)
-    peak = peak_beyond(lambda: _train(run, measured, settings), "RssAnon", "RssFile")  # frozen weights are mapped
-    Path(f"{sys.argv[5]}{os.environ.get('RANK', '0')}").write_text(str(peak))
+    with PeakMemory(torch.device("cpu"), ("RssAnon", "RssFile")) as memory:  # frozen weights are mapped
+        _train(run, measured, settings)
+    Path(f"{sys.argv[5]}{os.environ.get('RANK', '0')}").write_text(str(memory.peak))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from dart_gym.utils.processes import exit_status
 from dart_train.commands.ablate_command import ablate
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
+from dart_train.commands.gpu_check_command import check_gpu
 from dart_train.commands.options import (
     DEFAULT_RUNS_DIR,
     ConfigPath,
@@ -45,6 +46,7 @@ app.add_typer(watch_app)
 app.add_typer(engines_app, name="engines")
 app.command()(parity)
 app.command()(plan)
+app.command("check-gpu")(check_gpu)
 app.command()(ablate)
 mount_benchmarks(app, "benchmarks.train.train_commands")
 

@@ -102,15 +102,15 @@ def spelling(compared: Compared, model_dir: str | Path) -> Any:
 async def _record(
     model_dir: str | Path, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape
 ) -> Recorded:
-    async with _open(str(model_dir), engine, options, device, dtype, shape) as opened:
+    async with open_engine(str(model_dir), engine, options, device, dtype, shape) as opened:
         return await record(opened, model_dir, shape)
 
 
 @asynccontextmanager
-async def _open(
+async def open_engine(
     model_dir: str, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape
 ) -> AsyncIterator[Engine]:
-    """An engine that serves the model, by name or address."""
+    """Open an engine that serves a model, by kind or address, and close it at the end; see `compare`."""
     if "://" in engine:
         client = connect_engine(engine, model_dir)
         try:

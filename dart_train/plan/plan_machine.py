@@ -9,17 +9,10 @@ import psutil
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.placement.device_peaks import peak_flops
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine, refusals
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
-
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
-"""Dense bfloat16 operations a second, by a part of the device's name, from the makers' data sheets."""
-
-
-def peak_flops(device_name: str) -> float | None:
-    """What a device can do at most; None for one that is not in the table."""
-    return next((flops for name, flops in PEAK_FLOPS.items() if name in device_name), None)
 
 
 def this_machine() -> Machine:

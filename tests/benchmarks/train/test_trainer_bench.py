@@ -15,7 +15,7 @@ from benchmarks.train.made_up_steps import Window
 from benchmarks.train.train_commands import app
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
-from dart_train.plan.plan_machine import peak_flops
+from dart_train.placement.device_peaks import peak_flops
 
 pytestmark = pytest.mark.train
 
