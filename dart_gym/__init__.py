@@ -11,7 +11,7 @@ Who writes coroutines uses the sessions themselves: see `connect`.
 
 from typing import TYPE_CHECKING
 
-from gymnasium.envs.registration import register, registry
+from gymnasium.envs.registration import WrapperSpec, register, registry
 
 from dart_gym.core.actions import (
     Action,
@@ -34,10 +34,13 @@ from dart_gym.core.actions import (
 )
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.utils.lazy_names import lazy_names
+from dart_gym.utils.uncounted_wrappers import UncountedWrappers
 
 if TYPE_CHECKING:
     from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
     from dart_gym.envs.cluster_link import connect
+
+_STEP_LIMIT = UncountedWrappers((WrapperSpec("ScoredStepLimit", "dart_gym.envs.step_limit:ScoredStepLimit", {}),))
 
 if "DartGym/Desktop-v0" not in registry:
     register(
@@ -45,6 +48,7 @@ if "DartGym/Desktop-v0" not in registry:
         entry_point="dart_gym.envs.desktop_env:DesktopEnv",
         vector_entry_point="dart_gym.envs.vector_env:DesktopVectorEnv",
         nondeterministic=True,
+        additional_wrappers=_STEP_LIMIT,
     )
 
 if "DartGym/OSWorld-v0" not in registry:
@@ -53,6 +57,7 @@ if "DartGym/OSWorld-v0" not in registry:
         entry_point="dart_gym.envs.desktop_env:OSWorldEnv",
         vector_entry_point="dart_gym.envs.vector_env:OSWorldVectorEnv",
         nondeterministic=True,
+        additional_wrappers=_STEP_LIMIT,
     )
 
 __getattr__ = lazy_names(  # they need more than who only registers environments

@@ -2,6 +2,7 @@
 
 Invariants:
     - Coordinates are pixels of the real screen, origin top left; floats from a model are rounded by its format.
+    - What takes an integer takes NumPy's as well, and keeps a plain one; floats and truth values are refused.
     - Every action is a frozen dataclass with plain fields; `action_to_dict` and `action_from_dict` are inverse.
     - An action that cannot be carried out (off-screen, unknown key) is reported in the next observation;
       constructing one with fields of the wrong type raises `ValueError`.
@@ -9,9 +10,11 @@ Invariants:
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+from dart_gym.core.arguments import integer, number
 from dart_gym.core.keys import canonical_key, chord_keys, in_chord
 
 Button = Literal["left", "middle", "right"]
@@ -22,21 +25,21 @@ MAX_COORDINATE = 1 << 20
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
-def _check_int(name: str, value: object, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+def _set_integers(action: Any, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE, *, names: str = "x y") -> None:
+    for name in names.split():
+        object.__setattr__(action, name, integer(name, getattr(action, name), low, high, ValueError))
 
 
-def _check_point(x: object, y: object) -> None:
-    if (x is None) != (y is None):
+def _set_point(action: Any) -> None:
+    """Check the point of an action that may be left out."""
+    if (action.x is None) != (action.y is None):
         raise ValueError("x and y must be given together")
-    if x is not None:
-        _check_int("x", x)
-        _check_int("y", y)
+    if action.x is not None:
+        _set_integers(action)
 
 
 def _check_button(value: object) -> None:
-    if value not in get_args(Button):
+    if not isinstance(value, str) or value not in get_args(Button):
         raise ValueError(f"button must be one of {', '.join(get_args(Button))}, got {value!r}")
 
 
@@ -47,11 +50,32 @@ def _check_text(name: str, value: object) -> None:
         raise ValueError(f"{name} holds half of a surrogate pair, which is no character and cannot be sent")
 
 
-def _canonical_keys(value: Any) -> tuple[str, ...]:
-    keys = chord_keys(value) if isinstance(value, str) else value
+def _canonical_keys(name: str, value: Any) -> tuple[str, ...]:
+    keys = chord_keys(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(key, str) for key in keys):
-        raise ValueError(f"keys must be key names, in a sequence or as one chord 'ctrl+c', got {value!r}")
+        raise ValueError(f"{name} must be key names, in a sequence or as one chord 'ctrl+c', got {value!r}")
     return in_chord(tuple(canonical_key(key) for key in keys))
+
+
+def _single_key(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"key must be the name of a key, got {value!r}")
+    return canonical_key(value)
+
+
+def _path(value: Any) -> tuple[tuple[int, int], ...]:
+    wanted = f"path must hold 2 to {MAX_DRAG_POINTS} points (x, y)"
+    try:
+        points = [tuple(point) for point in value]
+    except TypeError:
+        raise ValueError(f"{wanted}, got {value!r:.200}") from None
+    if not 2 <= len(points) <= MAX_DRAG_POINTS or any(len(point) != 2 for point in points):
+        raise ValueError(f"{wanted}, got {len(points)} entries")
+    low, high = -MAX_COORDINATE, MAX_COORDINATE
+    return tuple(
+        (integer("x of the path", x, low, high, ValueError), integer("y of the path", y, low, high, ValueError))
+        for x, y in points
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +97,10 @@ class Click(Action):
     modifiers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_point(self.x, self.y)
+        _set_point(self)
         _check_button(self.button)
-        _check_int("count", self.count, 1, 3)
-        object.__setattr__(self, "modifiers", _canonical_keys(self.modifiers))
+        _set_integers(self, 1, 3, names="count")
+        object.__setattr__(self, "modifiers", _canonical_keys("modifiers", self.modifiers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +112,7 @@ class Move(Action):
     y: int
 
     def __post_init__(self) -> None:
-        _check_int("x", self.x)
-        _check_int("y", self.y)
+        _set_integers(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +124,8 @@ class Drag(Action):
     button: Button = "left"
 
     def __post_init__(self) -> None:
-        path = tuple(tuple(point) for point in self.path)
-        if not 2 <= len(path) <= MAX_DRAG_POINTS or any(len(point) != 2 for point in path):
-            raise ValueError(f"path must hold 2 to {MAX_DRAG_POINTS} points (x, y)")
-        for x, y in path:
-            _check_int("x", x)
-            _check_int("y", y)
+        object.__setattr__(self, "path", _path(self.path))
         _check_button(self.button)
-        object.__setattr__(self, "path", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +142,8 @@ class Scroll(Action):
     dy: int = 0
 
     def __post_init__(self) -> None:
-        _check_point(self.x, self.y)
-        _check_int("dx", self.dx, -100, 100)
-        _check_int("dy", self.dy, -100, 100)
+        _set_point(self)
+        _set_integers(self, -100, 100, names="dx dy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +168,7 @@ class Press(Action):
     keys: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _canonical_keys(self.keys))
+        object.__setattr__(self, "keys", _canonical_keys("keys", self.keys))
         if not 1 <= len(self.keys) <= 8:
             raise ValueError("a chord holds 1 to 8 keys")
 
@@ -165,7 +181,7 @@ class KeyDown(Action):
     key: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", canonical_key(self.key))
+        object.__setattr__(self, "key", _single_key(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +192,7 @@ class KeyUp(Action):
     key: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", canonical_key(self.key))
+        object.__setattr__(self, "key", _single_key(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +225,7 @@ class Wait(Action):
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.seconds, bool) or not isinstance(self.seconds, (int, float)):
-            raise ValueError(f"seconds must be a number, got {self.seconds!r}")
-        if not 0 <= self.seconds <= MAX_WAIT_S:
-            raise ValueError(f"seconds must be in [0, {MAX_WAIT_S}], got {self.seconds!r}")
+        object.__setattr__(self, "seconds", number("seconds", self.seconds, 0.0, MAX_WAIT_S, ValueError))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ class ConfigurationError(DartGymError):
     hopeless = True
 
 
+class OptionError(ConfigurationError, ValueError):
+    """An argument or option has a wrong type or value; the message names it."""
+
+
 class PluginError(ConfigurationError):
     """A plug-in cannot be used; the message names its package, the reason and the next step."""
 
@@ -74,6 +78,12 @@ class EvaluationFailure(DartGymError):
 
 class EpisodeStateError(DartGymError):
     """An operation that needs a running episode, without one."""
+
+
+class ForkError(EpisodeStateError, RuntimeError):
+    """An environment was used in a fork of the process that it belongs to."""
+
+    hopeless = True
 
 
 class ProtocolError(DartGymError):

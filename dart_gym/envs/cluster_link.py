@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
 from dart_gym.cluster.client.private_cluster import LocalCluster
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError, ForkError
 
 T = TypeVar("T")
 
@@ -46,15 +46,27 @@ class BackgroundLoop:
         """Call a plain function in the loop soon; nobody waits for it."""
         self._loop.call_soon_threadsafe(function, *args)
 
-    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run a coroutine function and wait for its result. An interrupt (Ctrl-C) cancels it."""
+    def run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        *args: Any,
+        on_interrupt: Callable[[], object] = lambda: None,
+        **kwargs: Any,
+    ) -> T:
+        """Run a coroutine function and wait for its result.
+
+        An interrupt of the waiting thread (Ctrl-C, or a signal handler that raises) calls `on_interrupt`, then cancels
+        the coroutine.
+        """
         if threading.current_thread() is self._thread:
             raise RuntimeError("the synchronous interface was called from its own loop: await the session instead")
         future = self.submit(function, *args, **kwargs)
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if not future.done():
+                on_interrupt()
+                future.cancel()
             raise
 
 
@@ -140,11 +152,31 @@ class ClusterLink:
         self._client: ClusterClient | None = None
         self._private = False
         self._making = asyncio.Lock()
+        self._pid: int | None = None  # of the process that uses it
 
     @property
     def loop(self) -> BackgroundLoop:
-        """The loop in which its sessions run."""
+        """The loop in which its sessions run.
+
+        Raises:
+            ForkError: another process used the link before it forked into this one.
+        """
+        self.check_owner()
+        self._pid = os.getpid()
         return background_loop()
+
+    def check_owner(self) -> None:
+        """Raise `ForkError` in a fork of the process that uses the link."""
+        if self.is_inherited:
+            raise ForkError(
+                f"this environment is in use by process {self._pid}, from which process {os.getpid()} was forked: "
+                "make another environment in each process"
+            )
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the link is in use by the process from which this one was forked."""
+        return self._pid is not None and self._pid != os.getpid()
 
     async def client(self) -> ClusterClient:
         """The client."""

@@ -11,27 +11,31 @@ Invariants:
       next observation.
     - A reward other than 0 comes only with the end of an episode, but for `shaped_reward`. A fault of the environment
       is `truncated` with `info["env_fault"]` and a score of nan, never a failure of the policy.
-    - `max_episode_steps` of `gymnasium.make` is the step limit of episodes, which are scored when they reach it.
+    - `max_episode_steps` of `gymnasium.make` is a step limit of episodes (`step_limit`), which are scored when they
+      reach it; of two limits the smaller one applies.
+    - No array is shared with the caller: what is written into an observation shows nowhere else.
+    - An interrupt of an operation gives the desktop up, so that the next reset, or `close`, need not wait for its end.
 """
 
-import dataclasses
-import inspect
-from typing import Any, Unpack
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, Unpack
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from dart_gym.cluster.client.cluster_client import ClientSession
 from dart_gym.core.actions import Action, as_action
+from dart_gym.core.arguments import seed_of, text
 from dart_gym.core.errors import DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
-from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
+from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, check_task, osworld_options
 from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of
 from dart_gym.sessions.reset_request import MAX_SEED, ResetRequest, pacing_named
 
+T = TypeVar("T")
+OPTIONS = {"task_id": text, "task": check_task, "suite": text, "pacing": text}
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
 
 
@@ -64,6 +68,9 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
         self._closed = False
+        self.time_limit_steps: int | None = (
+            None  # steps after which a `TimeLimit` around this environment cuts episodes
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -72,20 +79,21 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
 
         Raises:
             ValueError: an unknown option, or a task with a screen of another size.
+            OptionError: a seed or an option of a wrong type or out of range.
+            TaskError: a task that cannot run on this machine.
             DesktopError: two fresh desktops in a row broke; the message says how.
             ClusterError: no cluster can be reached.
         """
-        super().reset(seed=seed)
         if self._closed:
             raise EpisodeStateError("the environment is closed: make a new one")
-        given = check_options(options, ("task_id", "task", "suite", "pacing"))
+        seed = None if seed is None else seed_of(seed)
+        given = check_options(options, OPTIONS)
+        super().reset(seed=seed)
         pacing = pacing_named(given.pop("pacing", self._settings.pacing)).name
         task = self._choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
-        request = self._settings.request(self._choice, task, episode_seed, pacing)
-        if request.max_steps is None:
-            request = dataclasses.replace(request, max_steps=_limit_around(self))
-        result = self._link.loop.run(self._reset, request)
+        request = self._settings.request(self._choice, task, episode_seed, pacing, self.time_limit_steps)
+        result = self._run(self._reset, request)
         return self._observe(result), make_info(result)
 
     async def _reset(self, request: ResetRequest) -> StepResult:
@@ -104,19 +112,29 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         typed = as_action(action)
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")
-        result = self._link.loop.run(self._session.step, typed, deadline_s=self._settings.deadline_s)
+        result = self._run(self._session.step, typed, deadline_s=self._settings.deadline_s)
         reward = reward_of(result, shaped=self._settings.shaped_reward)
         return self._observe(result), reward, *ending(result), make_info(result)
 
+    def _run(self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        return self._link.loop.run(operation, *args, on_interrupt=self._give_up, **kwargs)
+
+    def _give_up(self) -> None:
+        """Throw the desktop away in the middle of an operation; the next reset gets another one."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._link.loop.submit(session.close)
+
     def _observe(self, result: StepResult) -> dict[str, Any]:
-        self._frame = result.observation.screenshot
+        if self.render_mode is not None:
+            self._frame = result.observation.screenshot.copy()
         return make_observation(result, accessibility=self._settings.accessibility)
 
     def oracle(self) -> Action:
         """The next action of a perfect user, where the suite knows one (for tests and demonstrations)."""
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")
-        return self._link.loop.run(self._session.oracle)
+        return self._run(self._session.oracle)
 
     def render(self) -> NDArray[np.uint8] | None:
         """The last frame that was observed, as a copy; None without a render mode."""
@@ -129,27 +147,14 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         if self._closed:
             return
         self._closed = True
-        self._link.loop.run(self._close)
+        if not self._link.is_inherited:  # a fork must leave the desktop of its parent alone
+            self._link.loop.run(self._close)
 
     async def _close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
         await self._link.close()
-
-
-def _limit_around(env: DesktopEnv) -> int | None:
-    """The steps that a `TimeLimit` lets an environment take, seen from within its `reset`; None without one.
-
-    An environment is told nothing of its wrappers, and this one, which `gymnasium.make` makes of `max_episode_steps`,
-    would cut an episode without a score. The calls that led here are the only way to it.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is TimeLimit.reset.__code__ and frame.f_locals["self"].unwrapped is env:
-            return int(frame.f_locals["self"]._max_episode_steps)
-        frame = frame.f_back
-    return None
 
 
 class OSWorldEnv(DesktopEnv):

@@ -23,7 +23,7 @@ from dart_gym.core.actions import Action
 from dart_gym.core.errors import ClusterError, DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.cluster_link import ClusterLink
-from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of
+from dart_gym.envs.episode_info import copied_observation, ending, make_info, reward_of
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
 FAULTS = (*SESSION_OVER, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.INTERNAL)
@@ -46,8 +46,8 @@ class Transition:
 
     @property
     def observation(self) -> dict[str, Any]:
-        """As a member of the single observation space."""
-        return make_observation(self.result, accessibility=self.accessibility)
+        """As a member of the single observation space; the caller's own."""
+        return copied_observation(self.result, accessibility=self.accessibility)
 
     @property
     def reward(self) -> float:
@@ -132,6 +132,11 @@ class Dispatcher:
         self._running: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks weakly
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether it belongs to the process from which this one was forked."""
+        return self._link.is_inherited
+
+    @property
     def in_flight(self) -> list[int]:
         """Environments whose answer is still to come."""
         return list(self._in_flight)
@@ -199,6 +204,7 @@ class Dispatcher:
 
     def recv(self, min_ready: int, max_ready: int | None = None, timeout: float | None = None) -> list[Transition]:
         """Answers in the order of their arrival. See `DesktopVectorEnv.recv`."""
+        self._link.check_owner()
         end = None if timeout is None else time.monotonic() + timeout
         wanted = min(min_ready, len(self._in_flight))
         found: list[Transition] = []
@@ -213,6 +219,8 @@ class Dispatcher:
             if isinstance(answer, _Failure):
                 self.latest[answer.env_id] = None
                 raise answer.error
+            # It is shown again (`render`, resets of others): the caller must not change it.
+            answer.result.observation.screenshot.flags.writeable = False
             self.latest[answer.env_id] = answer.result
             found.append(answer)
         return found

@@ -8,22 +8,30 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, TypedDict
 
 import gymnasium
 import numpy as np
 
 from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec, server_urls
-from dart_gym.core.errors import ConfigurationError, UnknownTaskError
+from dart_gym.cluster.wire.frames import MAX_DEADLINE_MS
+from dart_gym.core.arguments import flag, integer, number, sequence, text
+from dart_gym.core.errors import ConfigurationError, OptionError, UnknownTaskError
 from dart_gym.core.suggestions import suggest
 from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
-from dart_gym.sessions.reset_request import DEFAULT_TASK, ResetRequest, pacing_named, resolve_task
+from dart_gym.sessions.reset_request import DEFAULT_TASK, SIDES, ResetRequest, pacing_named, resolve_task
 from dart_gym.tasks.catalog import registry
 
+Check = Callable[[str, Any], Any]
+"""Gets the name and value of an argument; returns the value, or raises `OptionError`."""
+LEAST_DEADLINE_S = 0.001
 RENDER_MODES = ("rgb_array",)
 OSWORLD_SCREEN = (1920, 1080)
 NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the reset option task_id or task"
@@ -87,7 +95,7 @@ class TaskChoice:
     def choose(self, rng: np.random.Generator, options: dict[str, Any]) -> str | dict[str, Any]:
         """The task that a reset's options name, or one drawn. Raises `ValueError`, `UnknownTaskError`, `TaskError`."""
         if len(options) > 1:
-            raise ValueError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
+            raise OptionError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
         if "suite" in options:
             names = registry.task_ids(options["suite"])
             if not names:
@@ -174,8 +182,11 @@ class EnvSettings:
     deadline_s: float = 120.0
 
     def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.render_mode is not None and self.render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode must be None or one of {list(RENDER_MODES)}, got {self.render_mode!r}")
+            raise OptionError(f"render_mode must be None or one of {list(RENDER_MODES)}, got {self.render_mode!r}")
         if self.codec is not None:
             check_codec(self.codec)
         if self.url is not None:
@@ -190,8 +201,9 @@ class EnvSettings:
         for name in values:
             if name not in names:
                 raise TypeError(f"got an unexpected keyword argument {name!r}; {suggest(name, names)}")
-        if values.get("tasks") is not None:
-            values["tasks"] = tuple(values["tasks"])
+        for name in ("pacing", "accessibility", "shaped_reward", "deadline_s"):
+            if name in values and values[name] is None:
+                del values[name]  # the default
         return cls(task=task, **values)
 
     def choices(self, num_envs: int = 1) -> list[TaskChoice]:
@@ -219,13 +231,19 @@ class EnvSettings:
         return ActionSpace(choice.height, choice.width)
 
     def request(
-        self, choice: TaskChoice, task: str | dict[str, Any], seed: int, pacing: str | None = None
+        self,
+        choice: TaskChoice,
+        task: str | dict[str, Any],
+        seed: int,
+        pacing: str | None = None,
+        time_limit_steps: int | None = None,
     ) -> ResetRequest:
-        """What a reset asks a session for."""
+        """What a reset asks a session for; `time_limit_steps` is the limit of a wrapper, if that is smaller."""
+        limits = [limit for limit in (self.max_steps, time_limit_steps) if limit is not None]
         return ResetRequest(
             task,
             seed,
-            max_steps=self.max_steps,
+            max_steps=min(limits, default=None),
             time_limit_s=self.time_limit_s,
             desktop=choice.override or None,
             pacing=pacing or self.pacing,
@@ -240,10 +258,47 @@ def osworld_options(task: str | None, options: EnvOptions) -> EnvOptions:
     return {"suite": "osworld", **options}
 
 
-def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[str, Any]:
-    """A copy of the options of a reset; raises `ValueError` for an unknown one, with near names."""
-    names = tuple(known)
-    for key in options or {}:
-        if key not in names:
-            raise ValueError(f"unknown reset option {key!r}; {suggest(key, names)}")
-    return dict(options or {})
+def check_options(options: Any, known: Mapping[str, Check]) -> dict[str, Any]:
+    """Return a copy of the options of a reset, without those that are None.
+
+    Raises:
+        OptionError: no mapping, an unknown option, or one of a wrong type.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(f"options of reset must be a dict, got {options!r:.200}")
+    given = {}
+    for key, value in (options or {}).items():
+        if key not in known:
+            raise OptionError(f"unknown reset option {key!r}; {suggest(str(key), tuple(known))}")
+        if value is not None:
+            given[key] = known[key](f"the reset option {key!r}", value)
+    return given
+
+
+def check_task(name: str, value: Any) -> str | dict[str, Any]:
+    """Return a task as it may be asked for: an id, the path of a JSON, or a JSON's content, which is copied."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return copy.deepcopy(dict(value))
+    if isinstance(value, str) and value:
+        return str(value)
+    raise OptionError(f"{name} must be a task's id, a path or an OSWorld JSON, got {value!r:.200}")
+
+
+def _tasks(name: str, value: Any) -> tuple[Any, ...]:
+    return tuple(check_task(f"each of {name}", task) for task in sequence(name, value))
+
+
+_CHECKS: dict[str, Check] = {
+    "task": check_task,
+    "tasks": _tasks,
+    "width": lambda name, value: integer(name, value, *SIDES),
+    "height": lambda name, value: integer(name, value, *SIDES),
+    "max_steps": lambda name, value: integer(name, value, 1),
+    "time_limit_s": lambda name, value: number(name, value, 0.0, math.inf),
+    "accessibility": flag,
+    "shaped_reward": flag,
+    "deadline_s": lambda name, value: number(name, value, LEAST_DEADLINE_S, MAX_DEADLINE_MS / 1000),
+    **dict.fromkeys(("suite", "url", "token_env", "osworld_url", "codec", "render_mode", "pacing"), text),
+}

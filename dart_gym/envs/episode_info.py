@@ -17,7 +17,7 @@ TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", 
 
 
 def make_observation(result: StepResult, *, accessibility: bool = False) -> dict[str, Any]:
-    """A result's observation as the member of the observation space."""
+    """A result's observation as the member of the observation space; it shares the result's screenshot."""
     observation = result.observation
     tree = {"accessibility_tree": observation.accessibility_tree or ""} if accessibility else {}
     return {
@@ -26,6 +26,12 @@ def make_observation(result: StepResult, *, accessibility: bool = False) -> dict
         "action_error": observation.action_error,
         **tree,
     }
+
+
+def copied_observation(result: StepResult, *, accessibility: bool = False) -> dict[str, Any]:
+    """A result's observation with a screenshot of its own, for a caller who may write into it."""
+    observation = make_observation(result, accessibility=accessibility)
+    return {**observation, "screenshot": observation["screenshot"].copy()}
 
 
 def make_info(result: StepResult) -> dict[str, Any]:

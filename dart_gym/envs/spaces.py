@@ -4,6 +4,7 @@
 Unicode. The spaces here cost bytes, and their members are what desktops give and take.
 """
 
+import copy
 import multiprocessing
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.spaces import utils
 from gymnasium.vector.utils import batch_space, create_shared_memory, read_from_shared_memory, write_to_shared_memory
+from gymnasium.wrappers.utils import create_zero_array
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action, Click, Press, Scroll, Type, Wait, action_from_dict, action_to_dict, as_action
@@ -52,12 +54,18 @@ class Screenshot(spaces.Box):
         return f"Screenshot({self.height}, {self.width}{f', batch={self.batch}' if self.batch else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Screenshot, (self.height, self.width, self.batch)
+        # Without the bounds, which a copy would write out in full, but with the generator, so that samples go on.
+        return Screenshot, (self.height, self.width, self.batch), {"_np_random": self._np_random}
 
 
 @batch_space.register(Screenshot)
 def _batch_screenshot(space: Screenshot, n: int = 1) -> Screenshot:
-    return Screenshot(space.height, space.width, (n, *space.batch))
+    return Screenshot(space.height, space.width, (n, *space.batch), copy.deepcopy(space.np_random))
+
+
+@create_zero_array.register(Screenshot)
+def _black(space: Screenshot) -> NDArray[np.uint8]:  # type: ignore[misc]  # generic over a free type
+    return np.zeros(space.shape, np.uint8)
 
 
 class UnicodeText(Space[str]):
@@ -128,6 +136,11 @@ def _read_texts(space: UnicodeText, shared_memory: Any, n: int = 1) -> SharedTex
 @write_to_shared_memory.register(UnicodeText)
 def _write_text(space: UnicodeText, index: int, value: str, shared_memory: Any) -> None:
     SharedTexts(space, shared_memory, -1)[index] = value
+
+
+@create_zero_array.register(UnicodeText)
+def _no_text(space: UnicodeText) -> str:  # type: ignore[misc]
+    return ""
 
 
 utils.flatten_space.register(UnicodeText, lambda space: space)  # it stays what it is, beside what is flattened

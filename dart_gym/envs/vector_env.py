@@ -8,7 +8,7 @@ Invariants:
       another.
     - A fault of one desktop is that environment's `truncated` with `info["env_fault"]`; the others do not notice, and
       its next reset gets a fresh desktop.
-    - Every observation is a fresh array.
+    - Every observation is a fresh array; what is written into one shows nowhere else.
 
 Autoreset (`autoreset_mode`): DISABLED by default, because whoever trains chooses the next task and must not waste a
 generation on an environment that has ended: reset it with `options={"reset_mask": mask}`. NEXT_STEP (the action of an
@@ -21,25 +21,36 @@ An environment whose automatic reset failed (`info["env_fault"]`) is reset again
 action.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_gym.cluster.client.cluster_client import ClientSession
 from dart_gym.core.actions import Action, as_action
-from dart_gym.core.errors import ConfigurationError, EpisodeStateError
+from dart_gym.core.arguments import SEEDS, integer, seed_of
+from dart_gym.core.errors import ConfigurationError, EpisodeStateError, OptionError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.dispatcher import Dispatcher, Operation, Submission, Transition
-from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
-from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of, stack_infos
+from dart_gym.envs.env_settings import (
+    RENDER_MODES,
+    Check,
+    EnvOptions,
+    EnvSettings,
+    check_options,
+    check_task,
+    osworld_options,
+)
+from dart_gym.envs.episode_info import copied_observation, ending, make_info, make_observation, reward_of, stack_infos
 from dart_gym.envs.prefetch import Draw, Prefetch
 from dart_gym.sessions.reset_request import MAX_SEED
 
-OPTIONS = ("task_ids", "tasks", "reset_mask")
+UNLIMITED = -1  # what `gymnasium.make` takes as no limit
+OPTIONS: dict[str, Check] = dict.fromkeys(("task_ids", "tasks", "reset_mask"), lambda name, value: value)
 
 
 class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]):
@@ -51,7 +62,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     Args:
         num_envs: number of desktops.
         task: the task of every episode; "miniwob/click-test" by default.
-        max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`.
+        max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`; the smaller one of both applies.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
         prefetch: spare desktops on which SAME_STEP prepares the next episodes; the cluster needs so many more.
         options: the other settings by name; see `dart_gym.envs.env_settings.EnvSettings`.
@@ -71,14 +82,15 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         prefetch: int = 0,
         **options: Unpack[EnvOptions],
     ) -> None:
-        if num_envs < 1:
-            raise ConfigurationError(f"num_envs must be at least 1, got {num_envs}")
-        if options.get("max_steps") is None:
-            options["max_steps"] = max_episode_steps
-        self.num_envs = num_envs
+        self.num_envs = num_envs = integer("num_envs", num_envs, 1)
+        prefetch = integer("prefetch", prefetch, 0)
+        if max_episode_steps is not None and max_episode_steps != UNLIMITED:
+            limit = integer("max_episode_steps", max_episode_steps, 1)
+            given = options.get("max_steps")
+            options["max_steps"] = limit if given is None else min(integer("max_steps", given, 1), limit)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self._settings = settings = EnvSettings.make(task, options)
-        if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url or prefetch < 0):
+        if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url):
             needs = "autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
             raise ConfigurationError(f"prefetch={prefetch} needs {needs}")
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 2, "autoreset_mode": self.autoreset_mode}
@@ -118,14 +130,18 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             EpisodeStateError: an environment has a request in flight.
             ValueError: a task that does not fit, or a length that does not match.
         """
-        ids = list(range(self.num_envs)) if env_ids is None else [int(i) for i in env_ids]
-        tasks = _per_env("tasks", tasks, ids)
-        seeds = _per_env("seeds", seeds, ids)
+        ids = list(range(self.num_envs)) if env_ids is None else _numbers(env_ids)
+        asked = [None if task is None else check_task("each of tasks", task) for task in _per_env("tasks", tasks, ids)]
+        given = [None if seed is None else seed_of(seed, "each of seeds") for seed in _per_env("seeds", seeds, ids)]
         self._check_free(ids)
-        chosen = [self._choice.draw(self.np_random) if task is None else self._choice.check(task) for task in tasks]
-        numbers = [int(self.np_random.integers(MAX_SEED)) if seed is None else int(seed) for seed in seeds]
-        draws = [Draw(task, seed) for task, seed in zip(chosen, numbers, strict=True)]
+        draws = [self._draw(task, seed) for task, seed in zip(asked, given, strict=True)]
         return self._submit_resets(zip(ids, draws, strict=True))
+
+    def _draw(self, task: str | dict[str, Any] | None, seed: int | None) -> Draw:
+        """The episode of an environment. One with a seed of its own is drawn as `DesktopEnv` draws it from that."""
+        rng = self.np_random if seed is None else np_random(seed)[0]
+        chosen = self._choice.draw(rng) if task is None else self._choice.check(task)
+        return Draw(chosen, int(rng.integers(MAX_SEED)) if seed is None else seed)
 
     def send(self, actions: Iterable[Action | dict[str, Any]], env_ids: Iterable[int]) -> list[int]:
         """Send one action to each of some environments; returns the request ids.
@@ -134,7 +150,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             EpisodeStateError: an environment has a request in flight, or no running episode.
             TypeError, ValueError: not an action. Nothing has been sent then.
         """
-        pairs = list(zip((as_action(action) for action in actions), (int(i) for i in env_ids), strict=True))
+        pairs = list(zip((as_action(action) for action in actions), _numbers(env_ids), strict=True))
         self._check_free([i for _, i in pairs])
         for _, i in pairs:
             latest = self._dispatcher.latest[i]
@@ -162,9 +178,12 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self._dispatcher.abandon(env_ids)
 
     def _check_free(self, env_ids: Sequence[int]) -> None:
+        self._check_open()
+        self._dispatcher.check_free(env_ids)
+
+    def _check_open(self) -> None:
         if self.closed:
             raise EpisodeStateError("the environment is closed: make a new one")
-        self._dispatcher.check_free(env_ids)
 
     def _submit_resets(self, draws: Iterable[tuple[int, Draw]]) -> list[int]:
         return self._dispatcher.submit([Submission(i, True, self._reset_operation(i, draw)) for i, draw in draws])
@@ -189,22 +208,21 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         A desktop that failed to start has `info["env_fault"]`; stepping it is refused until a reset went well.
 
         Args:
-            seed: one number (environment i gets seed + i), or one per environment.
+            seed: one number (environment i gets seed + i), or one per environment, None to draw one. Equal seeds give
+                equal tasks, also of later resets and automatic ones where each environment has a seed.
             options: options of the reset, listed at the class.
         """
-        if isinstance(seed, (int, np.integer)):
-            seed = int(seed)
-            super().reset(seed=seed)
-            self._automatic = None
-            self._prefetch.forget()
-            seed = [seed + i for i in range(self.num_envs)]
+        everyone = range(self.num_envs)
         given = check_options(options, OPTIONS)
         if "task_ids" in given and "tasks" in given:
-            raise ValueError("give one of the reset options 'task_ids' and 'tasks', not both")
+            raise OptionError("give one of the reset options 'task_ids' and 'tasks', not both")
         ids = _masked(given.get("reset_mask"), self.num_envs)
-        everyone = range(self.num_envs)
         tasks = _per_env("task_ids", given.get("task_ids", given.get("tasks")), everyone)
-        seeds = _per_env("seed", seed, everyone)
+        seeds = self._seeds(seed)
+        self._check_open()
+        if None not in seeds:
+            self.np_random, self._automatic = np.random.default_rng(np.array(seeds, np.uint64)), None
+            self._prefetch.forget()
         self.abandon(self._dispatcher.in_flight)
         self.async_reset(ids, tasks=[tasks[i] for i in ids], seeds=[seeds[i] for i in ids])
         self.recv(min_ready=len(ids))
@@ -213,6 +231,14 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
                 raise EpisodeStateError(f"environment {i} was never reset: the first reset needs all of them")
         self._prefetch.fill()
         return self._observations(), stack_infos({i: make_info(self._result(i)) for i in ids}, self.num_envs)
+
+    def _seeds(self, seed: Any) -> list[int | None]:
+        """One seed per environment, None where none is given. Raises `OptionError`."""
+        if seed is None or (hasattr(seed, "__len__") and not isinstance(seed, (str, bytes))):
+            seeds = _per_env("seed", seed, range(self.num_envs))
+            return [None if one is None else seed_of(one, "each of seed") for one in seeds]
+        first = integer("seed", seed, 0, SEEDS - self.num_envs)
+        return [first + i for i in range(self.num_envs)]
 
     def step(
         self, actions: Sequence[Action | dict[str, Any]]
@@ -244,7 +270,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         infos: dict[str, Any] = {}
         for i in ended:
             result = self._result(i)
-            final = {"final_obs": self._observation(result), "final_info": make_info(result)}
+            observation = copied_observation(result, accessibility=self._settings.accessibility)
+            final = {"final_obs": observation, "final_info": make_info(result)}
             infos = self._add_info(infos, final, i)
         self._restart(ended)
         self.recv(min_ready=len(ended))
@@ -298,17 +325,16 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give all desktops back, in the middle of whatever they do."""
-        self._dispatcher.close(self._prefetch.close)
+        if not self._dispatcher.is_inherited:  # a fork must leave the desktops of its parent alone
+            self._dispatcher.close(self._prefetch.close)
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
     if isinstance(mode, AutoresetMode):
         return mode
-    try:
+    if isinstance(mode, str) and mode.upper() in AutoresetMode.__members__:
         return AutoresetMode[mode.upper()]
-    except KeyError:
-        names = ", ".join(AutoresetMode.__members__)
-        raise ConfigurationError(f"autoreset_mode must be one of {names}, got {mode!r}") from None
+    raise OptionError(f"autoreset_mode must be one of {', '.join(AutoresetMode.__members__)}, got {mode!r}")
 
 
 def _masked(mask: Any, num_envs: int) -> list[int]:
@@ -316,7 +342,9 @@ def _masked(mask: Any, num_envs: int) -> list[int]:
     if mask is None:
         return list(range(num_envs))
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
-        raise ValueError(f"reset_mask must be a bool array of shape ({num_envs},) with a True in it, got {mask!r}")
+        raise OptionError(
+            f"the reset option 'reset_mask' must be a bool array of shape ({num_envs},) with a True in it, got {mask!r}"
+        )
     return [int(i) for i in np.flatnonzero(mask)]
 
 
@@ -324,9 +352,13 @@ def _per_env(name: str, values: Any, env_ids: Sequence[int]) -> list[Any]:
     """One value per environment; Nones if there are none."""
     if values is None:
         return [None] * len(env_ids)
-    if isinstance(values, (str, bytes, dict)) or len(values) != len(env_ids):
-        raise ValueError(f"{name} needs one value for each of {len(env_ids)} environments, got {values!r:.200}")
+    if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__") or len(values) != len(env_ids):
+        raise OptionError(f"{name} needs one value for each of {len(env_ids)} environments, got {values!r:.200}")
     return list(values)
+
+
+def _numbers(env_ids: Iterable[int]) -> list[int]:
+    return [integer("the number of an environment", i, 0) for i in env_ids]
 
 
 class OSWorldVectorEnv(DesktopVectorEnv):

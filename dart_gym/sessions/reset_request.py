@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dart_gym.core.arguments import flag, integer, number, seed_of
 from dart_gym.core.errors import ConfigurationError, ProtocolError
 from dart_gym.desktops.base.desktop import Desktop, SettlePolicy, SettleResult
 from dart_gym.desktops.osworld_vm.machine_address import check_url
@@ -22,6 +24,8 @@ from dart_gym.tasks.catalog.task import Task
 
 DEFAULT_TASK = "miniwob/click-test"
 MAX_SEED = 2**31 - 1
+SIDES = (16, 16384)
+"""Bounds of a screen's width and height in pixels."""
 _OVERRIDES = ("width", "height", "osworld_url")
 
 
@@ -59,7 +63,7 @@ def pacing_named(name: str | None) -> Pacing:
     """The pacing of a name; "settle" by default. Raises `ConfigurationError`."""
     if name is None:
         return SETTLE
-    if name not in PACINGS:
+    if not isinstance(name, str) or name not in PACINGS:
         raise ConfigurationError(f"unknown pacing {name!r}; choose one of {', '.join(PACINGS)}")
     return PACINGS[name]
 
@@ -79,7 +83,7 @@ class ResetRequest:
 
     Attributes:
         task: an id such as "miniwob/click-tab", an OSWorld JSON or the path of its file (*.json), or a task.
-        seed: seed of the task's initial state; equal seeds give equal episodes where the suite can.
+        seed: seed of the task's initial state, in [0, 2**63); equal seeds give equal episodes where the suite can.
         max_steps: the step limit; the task's own by default.
         time_limit_s: wall-clock limit of the episode in seconds, looked at after each step; none by default.
         desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
@@ -90,7 +94,8 @@ class ResetRequest:
             it takes seconds on a screen with many elements, and is cut off after `session.ACCESSIBILITY_S`.
 
     Raises:
-        ConfigurationError: no such pacing, or a step limit below 1.
+        ConfigurationError: no such pacing.
+        OptionError: a seed, step limit, time limit or flag of a wrong type or out of range.
     """
 
     task: str | dict[str, Any] | Task
@@ -103,8 +108,16 @@ class ResetRequest:
 
     def __post_init__(self) -> None:
         pacing_named(self.pacing)
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigurationError(f"max_steps must be at least 1, got {self.max_steps}")
+        checked: dict[str, Any] = {
+            "seed": seed_of(self.seed),
+            "accessibility": flag("accessibility", self.accessibility),
+        }
+        if self.max_steps is not None:
+            checked["max_steps"] = integer("max_steps", self.max_steps, 1)
+        if self.time_limit_s is not None:
+            checked["time_limit_s"] = number("time_limit_s", self.time_limit_s, 0.0, math.inf)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, task: ResetRequest | str | dict[str, Any] | Task, fields: dict[str, Any]) -> ResetRequest:
@@ -125,7 +138,7 @@ class ResetRequest:
         """Plain values; for a `Task` its JSON, or its id where it has none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         task = self.task.raw or self.task.id if isinstance(self.task, Task) else self.task
-        return {**values, "task": task, "seed": int(self.seed)}
+        return {**values, "task": task}
 
     @classmethod
     def from_wire(cls, values: dict[str, Any]) -> ResetRequest:
@@ -160,8 +173,8 @@ def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | No
             raise ConfigurationError(f"cannot override {key!r} of a desktop; possible: {', '.join(_OVERRIDES)}")
         if key == "osworld_url":
             check_url(value)
-        elif isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
-            raise ConfigurationError(f"{key} of a desktop must be an integer in [16, 16384] pixels, got {value!r}")
+        else:
+            integer(f"{key} of a desktop, in pixels,", value, *SIDES)
     changes = dict(desktop)
     if "osworld_url" in changes:
         changes |= {"kind": "osworld", "url": changes.pop("osworld_url"), "profile": "osworld"}

@@ -160,7 +160,7 @@ def test_the_screen_may_have_another_size():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"task": 1, "task_id": "x"}, ValueError, "not task and task_id"),
+        ({"task": "y", "task_id": "x"}, ValueError, "not task and task_id"),
         ({"taskid": "x"}, ValueError, "did you mean 'task_id'"),
         ({"task_id": "fake/x"}, UnknownTaskError, "unknown task"),
         ({"task": {"id": "a", "instruction": "b", "dart": {"desktop": {"kind": "fake"}}}}, ValueError, "1920x1080"),
