@@ -12,6 +12,7 @@ All compute the same numbers up to rounding, in all layouts.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,30 @@ def at_hand(device: torch.device, dtype: torch.dtype) -> list[KernelName]:
     return found
 
 
+def of_one_type(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Cast queries, keys and values to the type that a kernel computes in: autocast's where it is on, else the widest.
+
+    Under autocast with float32 weights, layers hand over values in half precision and queries and keys that rotary
+    embeddings have made float32 again. Autocast would cast them inside PyTorch's own function, but FlexAttention and
+    `CausalBias` compare their types before that.
+    """
+    widest = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+    device = parts[0].device.type
+    if torch.is_autocast_enabled(device) and widest is not torch.float64:  # which autocast leaves as it is, too
+        widest = torch.get_autocast_dtype(device)
+    return tuple(part.to(widest) for part in parts)
+
+
+def half_type(dtype: torch.dtype) -> torch.dtype:
+    """The half precision in which FlashAttention computes what is given in this type."""
+    return dtype if dtype in (torch.float16, torch.bfloat16) else torch.get_autocast_dtype("cuda")
+
+
+def needs_masks(device: torch.device) -> bool:
+    """Return whether `sdpa` needs a mask in memory for branches: a GPU's kernels know their alignment."""
+    return device.type == "cpu"
+
+
 @dataclass(eq=False)
 class Layout:
     """The segments of a micro-batch of so many places, padding included, and what kernels prepare of them once."""
@@ -106,10 +131,11 @@ class Attention:
             scaling: of the products of queries and keys; None for one over the root of the head size.
 
         Returns:
-            (B, L, heads, head size); padding has zeros, or whatever its own values are.
+            (B, L, heads, head size) in the type that `of_one_type` computes in; padding has zeros, or whatever its own
+            values are.
         """
         batch, _, length, _ = query.shape
-        flat = [part.transpose(1, 2).flatten(0, 1) for part in (query, key, value)]
+        flat = [part.transpose(1, 2).flatten(0, 1) for part in of_one_type(query, key, value)]
         mixed = _COMPUTE[self.kernel](self, *flat, scaling)
         return mixed.unflatten(0, (batch, length))
 
@@ -145,7 +171,7 @@ class Attention:
     def _flash(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """The same by one call of variable length, whose causal mask is aligned at each segment's lower right."""
         plan: _FlashPlan = self.layout.prepared("flash", query.device, lambda: _FlashPlan.of(self.layout, query.device))
-        half = query.dtype if query.dtype in (torch.float16, torch.bfloat16) else torch.get_autocast_dtype("cuda")
+        half = half_type(query.dtype)
         mixed = flash_varlen(self.kernel)(
             query[plan.queries].to(half), key[plan.keys].to(half), value[plan.keys].to(half), plan.query_ends,
             plan.key_ends, plan.longest_query, plan.longest_key, softmax_scale=scaling, causal=True,
@@ -194,7 +220,7 @@ class _SdpaPlan:
         ]
         longest = max((part.keys.shape[1] for part in same if part.seen), default=0)
         mask = None
-        if longest and like.device.type == "cpu":
+        if longest and needs_masks(like.device):
             mask = _corner(STRIP, -(-longest // 1024) * 1024, like.dtype)
         return cls(parts, torch.cat([queries.flatten() for queries, _ in parts]), mask)
 

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from dart_train.trainer.attention.kernels import Attention, flash_varlen
+from dart_train.trainer.attention.kernels import Attention, flash_varlen, half_type, of_one_type
 from dart_train.trainer.attention.recurrent_layers import take_over_recurrent
 from dart_train.trainer.attention.segments import KernelName
 
@@ -67,13 +67,13 @@ def _tower(
     """Attention of a block of the tower: (1, heads, patches, head size) in windows, or whole images."""
     if kernel in ("flash_attention_2", "flash_attention_3"):
         ends = cu_seq_lens_q.to(torch.int32)
-        flat = [part[0].transpose(0, 1) for part in (query, key, value)]
-        half = query.dtype if query.dtype in (torch.float16, torch.bfloat16) else torch.get_autocast_dtype("cuda")
+        flat = [part[0].transpose(0, 1) for part in of_one_type(query, key, value)]
+        half = half_type(flat[0].dtype)
         mixed = flash_varlen(kernel)(
             *(part.to(half) for part in flat), ends, ends, max_length_q, max_length_q, softmax_scale=scaling
         )
         mixed = mixed[0] if isinstance(mixed, tuple) else mixed
-        return mixed.to(query.dtype)[None], None
+        return mixed.to(flat[0].dtype)[None], None
     return windows_as_batches(query, key, value, cu_seq_lens_q, scaling), None
 
 
@@ -83,7 +83,7 @@ def windows_as_batches(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, 
     Windows of the most frequent size are one batch without a mask. The rest, those at the edges of images, are filled
     up to the longest of them, and a mask hides what was filled up.
     """
-    flat = [part[0].transpose(0, 1) for part in (query, key, value)]
+    flat = [part[0].transpose(0, 1) for part in of_one_type(query, key, value)]
     out = torch.zeros_like(flat[0])
     for places, real in _batches(ends):
         asking, asked, values = (part[places].transpose(1, 2) for part in flat)
