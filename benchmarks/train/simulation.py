@@ -2,7 +2,8 @@
 
 What is simulated: desktops that boot, step and are evaluated; engines (`engine_model`); groups that become ready when
 all members have ended, carry no signal when their rewards are equal, and expire outside the staleness window; a trainer
-that takes the oldest ones; new weights that reach the engines. What is not: failures, and the time of the data base.
+that takes the oldest ones; new weights that reach the engines; tasks that lose their desktops (`Setting.broken`), left
+out by the service's own circuit breakers. What is not: other failures, and the time of the data base.
 
 Invariants:
     - Who plays what is decided by `rollout.scheduler.Scheduler` alone, admission by `data.admission.capacity`.
@@ -19,10 +20,11 @@ from dataclasses import dataclass
 
 from benchmarks.train.engine_model import EngineModel
 from benchmarks.train.events import Clock, Process, Signal
-from benchmarks.train.workload import Episode, ModelTimes, Setting, draw
+from benchmarks.train.workload import BROKEN, Episode, ModelTimes, Setting, draw
 from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, usable_share
 from dart_train.data.curation.rules import oldest_allowed
 from dart_train.rollout.play.gauges import BUSY_PHASES, PhaseClock
+from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.group_batches import Batches
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import Mode
@@ -150,6 +152,7 @@ class Simulation:
             groups_at_once=1,
             batches=batches,
         )
+        self.breakers = CircuitBreakers((entry.id for entry in setting.task_entries()), clock=lambda: self.clock.now)
         self.engines = [EngineModel(self.clock, setting.model) for _ in range(setting.engines)]
         self.phases = PhaseClock(setting.desktops, lambda: self.clock.now)
         self.counts = _Counts()
@@ -201,19 +204,35 @@ class Simulation:
     def _worker(self, worker: int) -> Process:
         """One desktop: what `RolloutService._worker` and `episode.play` do."""
         while True:
-            assignment = self.scheduler.next(worker, admitted=self._admitted())
+            held = self.breakers.held()
+            assignment = self.scheduler.next(worker, admitted=self._admitted(), held=held)
             if assignment is None:
                 yield self._work
                 continue
+            self.breakers.dealt(assignment.task_id)
             episode = draw(self.setting, assignment)
+            broken = assignment.task_id.startswith(BROKEN)
             self.phases.enter(worker, "reset")
             yield from self._boot(episode)
-            yield episode.prepare_s
+            yield self.setting.broken_s if broken else episode.prepare_s
+            if broken:
+                self.phases.enter(worker, "idle")
+                self._lose(assignment)
+                continue
             oldest = yield from self._steps(worker, episode)
             yield episode.evaluate_s
             self.phases.enter(worker, "idle")
             self.counts.actions_played += len(episode.tokens)
             self._record(assignment, episode, oldest)
+
+    def _lose(self, assignment: Assignment) -> None:
+        """As `Workers._lost` does."""
+        task = assignment.task_id
+        self.scheduler.lose(assignment)
+        self.breakers.lost(task, "set-up failed")
+        if task in self.breakers.held():
+            self.scheduler.drop(task)
+        self._work.fire()
 
     def _steps(self, worker: int, episode: Episode) -> Generator[float | Signal, None, int]:
         """Policy and desktop in turn; returns the version that served the oldest step, or the last."""
@@ -261,14 +280,15 @@ class Simulation:
         if self.design.coupled:
             return True
         setting = self.setting
+        running, unfinished = self.scheduler.backlog(self.breakers.held())
         usable = usable_share(sum(self._decided), len(self._decided))
         room = capacity(
             Backlog(
                 ready=len(self._ready),
                 leased=self._leased,
-                running=self.scheduler.open_groups,
+                running=running,
                 usable=usable,
-                playing=self.scheduler.unfinished / setting.group_size,
+                playing=unfinished / setting.group_size,
             ),
             batch_groups=setting.batch_groups,
             max_staleness=setting.max_staleness if self.design.bounded else None,

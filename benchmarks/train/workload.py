@@ -73,6 +73,10 @@ class ModelTimes:
     update_s: float = 15.0
 
 
+BROKEN = "broken"
+"""How the names of tasks begin that lose their desktops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One cluster and what it is to learn.
@@ -93,6 +97,8 @@ class Setting:
         signal: share of groups with unlike rewards, whatever their size; None for what tasks and chance make of it.
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
+        broken: tasks beside the others whose desktops are lost during set-up, every time ...
+        broken_s: ... after so many seconds, such as a time limit.
     """
 
     desktops: int = 80
@@ -110,10 +116,13 @@ class Setting:
     model: ModelTimes = field(default_factory=ModelTimes)
     train_s_per_action: float = 0.85
     seed: int = 0
+    broken: int = 0
+    broken_s: float = 300.0
 
     def task_entries(self) -> list[TaskEntry]:
         """The training set, for the scheduler."""
-        return [TaskEntry(id=f"task-{number}") for number in range(self.tasks)]
+        whole = [TaskEntry(id=f"task-{number}") for number in range(self.tasks)]
+        return whole + [TaskEntry(id=f"{BROKEN}-{number}") for number in range(self.broken)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,21 +37,32 @@ RANK = "LOCAL_RANK"
 
 
 def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = None) -> Any:
-    """`DartGRPOConfig` of a run, of so many ranks where this process is none of them. Raises `ConfigError`."""
-    import torch
+    """Return the `DartGRPOConfig` of a run.
 
+    Args:
+        config: the run.
+        run: its directory.
+        ranks: that will train together, where this process is none of them: it only checks the settings. It does not
+            see what a rank sees (the launcher sees all GPUs, a rank one), so it looks at no device and initializes
+            none, which would take memory of it.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
     from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 
-    values: dict[str, Any] = {
-        "use_cpu": not torch.cuda.is_available(),
-        "output_dir": str(run.trainer),
-        "seed": config.seed,
-        **config.trainer.given(),
-    }
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
+    given = config.trainer.given()
     kind: Any = DartGRPOConfig
-    if ranks is not None:
+    if ranks is None:
+        import torch
+
+        on_cpu = not torch.cuda.is_available()
+        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
+    else:
+        on_cpu = True
+        given = {name: value for name, value in given.items() if name not in ("use_cpu", "tf32")}
         kind = type("PlannedConfig", (DartGRPOConfig,), {"world_size": property(lambda self: ranks)})
+    values: dict[str, Any] = {"use_cpu": on_cpu, "output_dir": str(run.trainer), "seed": config.seed, **given}
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -28,6 +27,7 @@ from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.durable_files import make_directories, write_file
+from dart_gym.utils.os_remedies import remedy
 from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
 from dart_train.core.train_errors import DartTrainError, DiskFullError
@@ -42,16 +42,7 @@ MAX_SOCKET_PATH = 100
 FULL_DISK_BYTES = 1 << 18
 """With less free space than this whatever fails is taken to fail for want of it."""
 
-_REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space and run the same command again, it goes on where it was",
-    errno.EDQUOT: "the quota is used up; free some space and run the same command again, it goes on where it was",
-    errno.EFBIG: "files of that size are forbidden; raise `ulimit -f` and run the same command again",
-    errno.EROFS: "the file system is read-only; choose another place with --runs-dir",
-    errno.EACCES: "no right to write there; choose another place with --runs-dir",
-    errno.EPERM: "no right to write there; choose another place with --runs-dir",
-    errno.ENOTDIR: "a file is in the way; remove it, or choose another place with --runs-dir",
-    errno.EEXIST: "a file is in the way; remove it, or choose another place with --runs-dir",
-}
+_AGAIN = "run the same command again, it goes on where it was; --runs-dir chooses another place"
 
 
 class RunDirectoryError(DartTrainError):
@@ -162,8 +153,8 @@ class RunDirectory:
 
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
     """A file system's error in words, with the next step."""
-    remedy = _REMEDIES.get(error.errno or 0, "mend that and run the same command again")
-    return RunDirectoryError(f"cannot write to {path}: {error.strerror or error}; {remedy}")
+    step = f"{remedy(error) or 'mend that'}, and {_AGAIN}"
+    return RunDirectoryError(f"cannot write to {path}: {error.strerror or error}; {step}")
 
 
 def disk_is_full(path: Path) -> bool:
@@ -190,13 +181,13 @@ def explained_file_errors(root: Path) -> Iterator[None]:
     except (DartTrainError, DartGymError):
         raise
     except OSError as error:
-        if error.errno in _REMEDIES:
+        if remedy(error) is not None:
             raise explain_os_error(error, Path(error.filename or root)) from error
         raise
     except Exception as error:
         named = re.search(r"\(os error (\d+)\)", str(error))
-        if named and int(named[1]) in _REMEDIES:
-            raise explain_os_error(OSError(int(named[1]), os.strerror(int(named[1]))), root) from error
+        if named and remedy(known := OSError(int(named[1]), os.strerror(int(named[1])))) is not None:
+            raise explain_os_error(known, root) from error
         if disk_is_full(root):
             raise DiskFullError(root) from error
         raise

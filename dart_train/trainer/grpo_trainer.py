@@ -299,7 +299,7 @@ class DartGRPOTrainer(Trainer):
     def _end_training(self) -> None:
         """Called by the data set once it was told to stop: end the loop, and keep the state."""
         self.control.should_training_stop = True
-        self.states.end(self.state, self.control)
+        self.states.end(self.state, self.control, collapsing=bool(self.guard.signs))
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
@@ -361,7 +361,7 @@ class DartGRPOTrainer(Trainer):
         }
         if self.args.on_collapse == "return" and self.states.none:
             control.should_save = True  # there must be one to go back to
-        self.states.end_step(self.state, control, self._reports[-1], last)
+        self.states.end_step(self.state, control, self._reports[-1], last, collapsing=bool(self.guard.signs))
 
     def save_complete(self) -> None:
         """The state that `transformers` has just written counts from now on."""

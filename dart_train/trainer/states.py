@@ -103,14 +103,26 @@ class States:
         self._saved = point.step
         self._leases.contained = point.lease
 
-    def end(self, state: TrainerState, control: TrainerControl) -> None:
-        """Training ends: keep its last state, unless it is kept already."""
-        control.should_save = state.global_step > 0 and state.global_step != self._saved
+    def end(self, state: TrainerState, control: TrainerControl, *, collapsing: bool = False) -> None:
+        """Training ends: keep its last state, unless it is kept already or the policy shows signs of a collapse."""
+        control.should_save = state.global_step > 0 and state.global_step != self._saved and not collapsing
         self.begin(state, control)
 
-    def end_step(self, state: TrainerState, control: TrainerControl, report: dict[str, float], last: bool) -> None:
-        """Decide whether a state is saved now, and whether it is the best; `last` on its lease."""
+    def end_step(
+        self,
+        state: TrainerState,
+        control: TrainerControl,
+        report: dict[str, float],
+        last: bool,
+        *,
+        collapsing: bool = False,
+    ) -> None:
+        """Decide whether a state is saved now, and whether it is the best; `last` on its lease.
+
+        While the policy shows signs of a collapse no state is saved: the newest is from before them.
+        """
         self._put_off(control, last)
+        control.should_save = control.should_save and not collapsing
         self._note_best(state, control, report)
         self.begin(state, control)
 

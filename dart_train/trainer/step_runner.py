@@ -315,7 +315,9 @@ class StepRunner:
         if self._settings.old_logprobs == "current":
             return logprobs.detach()
         known = self._part.old_logprobs
-        if int(micro.sample_index[0]) in known:
+        # All of them: a step that is made again of smaller micro-batches is cut elsewhere, and rows of what ran before
+        # may hold samples that did not run yet.
+        if all(place in known for place in micro.sample_index.tolist()):
             return self._part.rows_of(micro, known)
         known |= by_place(micro, logprobs.detach())  # no update was made yet: pi is pi_old
         return logprobs.detach()

@@ -47,6 +47,7 @@ from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, inner_pid, refused_calls
+from dart_gym.utils.os_remedies import remedy
 
 _PROGRAMS = (Path(first_process.__file__), Path(guest.__file__))
 _SKELETON = "/run/skeleton"
@@ -386,7 +387,8 @@ def make_directory(prefix: str = "") -> Path:
 
 
 def _cannot_write(path: Path, error: OSError) -> DesktopError:
+    step = remedy(error) or "mend that"
     return DesktopError(
-        f"cannot lay out a desktop in {path}: {error.strerror or error}; next step: free some space there, or set "
-        "XDG_RUNTIME_DIR to a directory on another disk"
+        f"cannot lay out a desktop in {path} (which XDG_RUNTIME_DIR chooses): {error.strerror or error}; next step: "
+        f"{step}"
     )

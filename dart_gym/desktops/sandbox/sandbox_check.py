@@ -18,6 +18,7 @@ from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_p
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.sandbox.osworld_profile import chrome_texts, compiled_defaults
+from dart_gym.utils.os_remedies import remedy
 
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
 
@@ -41,7 +42,7 @@ def check_sandbox() -> str | None:
     except (MissingDependencyError, ConfigurationError, DesktopError) as error:
         return str(error)
     except OSError as error:
-        return f"a sandbox cannot be laid out: {error}; next step: free some space there"
+        return f"a sandbox cannot be laid out: {error}; next step: {remedy(error) or 'mend that'}"
     except subprocess.TimeoutExpired:
         return "bwrap did not start a program within 20 s; next step: run it by hand, the machine may be overloaded"
     return None if result.returncode == 0 else _explain(result.stderr.strip())

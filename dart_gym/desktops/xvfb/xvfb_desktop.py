@@ -12,6 +12,7 @@ Invariants:
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
+from dart_gym.utils.together import together
 
 if TYPE_CHECKING:
     from dart_gym.sites.site_server import SiteServer
@@ -87,7 +89,7 @@ class XvfbDesktop:
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
-                    await asyncio.gather(self._boot(sandbox), self._serve_sites(sandbox, sites))
+                    await together(self._boot(sandbox), self._serve_sites(sandbox, sites))
         except TimeoutError:
             logs = sandbox.log_tail(*_LOGS)
             await self.stop()
@@ -117,7 +119,7 @@ class XvfbDesktop:
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
         if self.spec.panel:
-            await asyncio.gather(*(self.launch(["tint2", "-c", settings]) for settings in sandbox.panels))
+            await together(*(self.launch(["tint2", "-c", settings]) for settings in sandbox.panels))
             await self._until(connection.has_panels)
             await self.settle(_DRAWN)
 
@@ -126,7 +128,12 @@ class XvfbDesktop:
             return
         from dart_gym.sites.site_server import SiteServer  # its web server takes long to import, and most need none
 
-        listener = await asyncio.to_thread(sandbox.listen_inside, SITES_PORT)
+        opening = asyncio.ensure_future(asyncio.to_thread(sandbox.listen_inside, SITES_PORT))
+        try:
+            listener = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on, and what it opens belongs to nobody
+            opening.add_done_callback(_close_listener)
+            raise
         if self._sandbox is not sandbox:  # stopped meanwhile
             return listener.close()
         self._sites = SiteServer(sites)
@@ -333,3 +340,8 @@ class XvfbDesktop:
                     await self._guest.listen(listener, self._real_ports.get(port, port))
                     self._ports[port] = path
             return self._ports[port]
+
+
+def _close_listener(opening: "asyncio.Future[socket.socket]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

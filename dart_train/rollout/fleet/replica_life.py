@@ -132,7 +132,8 @@ class ReplicaLife:
         """Load weights and verify that the replica serves them.
 
         Raises:
-            EngineBusy: it is not ready, or another service updates it; nothing was done.
+            EngineBusy: it is not ready, does not answer, or another service updates it; nothing was done. This says
+                nothing about the weights.
             UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
             EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
                 again with the weights before.
@@ -143,6 +144,7 @@ class ReplicaLife:
         begun = False
         try:
             async with self._fleet.locks.held(replica):
+                await self._look_before_update()
                 begun = True
                 if self._config.update == "drain" or (self._config.update is None and replica.spec.kind.drains):
                     await self._drain()
@@ -157,10 +159,25 @@ class ReplicaLife:
                 replica.tainted = True
                 self.take_out(f"update to version {weights.version} failed: {error}", "update")
             raise
-        if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile
-            raise EngineError(f"{replica.name} is {replica.state}: {replica.why_down}")
+        if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile, over something else
+            raise EngineBusy(f"{replica.name} is {replica.state}: {replica.why_down}")
         self._set(ReplicaState.READY)
         self._fleet.loaded(weights)
+
+    async def _look_before_update(self) -> None:
+        """See that the replica answers, so that what fails from now on is about the weights. Raises `EngineBusy`."""
+        replica = self.replica
+        try:
+            if replica.died:
+                raise EngineError("its process has ended")
+            await replica.look(min(LONGEST_LOOK_S, self._config.request_timeout_s))
+        except EngineMismatch:
+            pass  # it serves another version than it was given; the update mends that, or `_watch` sees it
+        except EngineError as error:
+            self._wrong(str(error), error)
+            raise EngineBusy(f"{replica.name} does not answer: {error}") from error
+        if replica.state is not ReplicaState.READY:  # meanwhile
+            raise EngineBusy(f"{replica.name} is {replica.state}")
 
     def take_out(self, reason: str, kind: str = "failed") -> None:
         """Take the replica out of service; `keep` starts or connects to it again. `kind`: see `Fleet.faults`."""
@@ -294,7 +311,7 @@ class ReplicaLife:
         """
         replica = self.replica
         if replica.engine is None:
-            raise EngineError(f"{replica.name} is {replica.state}")
+            raise EngineBusy(f"{replica.name} is {replica.state}")
         replica.updating_to = weights.version
         try:
             async with asyncio.timeout(self._config.start_timeout_s):

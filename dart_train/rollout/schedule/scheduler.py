@@ -7,6 +7,7 @@ team and take a new group when the last member has ended, and batch-wise, where 
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
 
 Invariants:
+    - What is held back of a task keeps no worker from another task.
     - A group is `group_size` rollouts of one task and one seed, fewer where curation planned fewer for the task. Its
       size is settled when it is opened. Each member is dealt once, and again when it was lost (at most `max_attempts`
       times), so every opened group terminates: each member ends as completed or given up.
@@ -146,7 +147,8 @@ class Scheduler:
         """Return what the worker plays next, or None when there is nothing to do for it now.
 
         Unless `admitted` the data manager takes no other group; open groups are dealt out in any case. Of `held` tasks
-        nothing is dealt now.
+        nothing is dealt now, and their groups do not count among `groups_at_once`: a task that is held back while one
+        rollout of it is tried must not keep other workers from groups of other tasks.
         """
         bound_to = self._worker_group.get(worker)
         if bound_to is not None and bound_to.unfinished:
@@ -157,7 +159,7 @@ class Scheduler:
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
         if held:
             open_to = [task for task in open_to if task.entry.id not in held]
-        if self._to_deal >= self._at_once:
+        if self._to_deal - sum(len(task.groups) for task in self._held_back(held)) >= self._at_once:
             open_to = [task for task in open_to if task.groups]
         open_to = [task for task in open_to if task.groups or task.admitted]
         if not open_to:
@@ -233,6 +235,18 @@ class Scheduler:
     def open_groups(self) -> int:
         """Groups with members that are running or not dealt yet."""
         return len(self._groups)
+
+    def backlog(self, held: Collection[str] = ()) -> tuple[int, int]:
+        """Return the open groups and their unfinished members that can come to an end now.
+
+        Groups of `held` tasks that still have members to deal cannot: counted, many failing tasks that are tried at the
+        same time would leave no room for the others.
+        """
+        waiting = [group for task in self._held_back(held) for group in task.groups]
+        return len(self._groups) - len(waiting), self._unfinished - sum(len(group.to_deal) for group in waiting)
+
+    def _held_back(self, held: Collection[str]) -> list[_Task]:
+        return [task for name in held if (task := self._tasks.get(name)) is not None]
 
     @property
     def exhausted(self) -> bool:

@@ -52,8 +52,9 @@ class Planner:
             _log.info("%d rollouts of groups that expired or were closed are not begun", given_up)
         before = self._scheduler.opened
         waiting = self._workers.recorder.pending  # played, and nowhere in the database
-        groups = self._scheduler.open_groups + waiting // self._config.group_size
-        room = await asyncio.to_thread(self._data.room, groups, self._scheduler.unfinished + waiting)
+        groups, unfinished = self._scheduler.backlog(self._workers.breakers.held())
+        groups += waiting // self._config.group_size
+        room = await asyncio.to_thread(self._data.room, groups, unfinished + waiting)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))

@@ -139,3 +139,15 @@ def test_what_an_engine_has_to_read():
     assert prompt_to_read(model, responses, 7, reused=False) == (5, 1000 + 70 + 5 * 2691)
     assert prompt_to_read(model, responses, 7, reused=True) == (1, 10 + 2691)
     assert prompt_to_read(model, responses, 5, reused=True) == (5, 1000 + 50 + 5 * 2691)  # a block has left the prompt
+
+
+@pytest.mark.parametrize("ahead", [None, 2.0])
+def test_a_failing_task_idles_no_desktop(ahead):
+    """180 desktops, one task more, whose set-up fails after five minutes each time: the others play on."""
+    setting = Setting(desktops=180, engines=8, train_s_per_action=0.2)
+    whole, failing = (
+        Simulation(replace(setting, broken=broken), Design(batches_ahead=ahead)).run(1.0, skip_hours=0.5)
+        for broken in (0, 1)
+    )
+    assert failing.env_utilisation > 0.98 * whole.env_utilisation
+    assert failing.played > 0.98 * whole.played

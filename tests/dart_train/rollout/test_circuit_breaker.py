@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
+from dart_train.rollout.schedule.group_batches import Batches
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
 
@@ -132,3 +133,23 @@ def test_counts_stay_right_whatever_is_held(events):
             dealer.rejoin("a")
         assert dealer.running == len(running) <= dealer.unfinished
         assert dealer.completed + dealer.unfinished <= 40
+
+
+@pytest.mark.parametrize("mode", [Mode.ROLLOUT, Mode.TASK, Mode.BATCH])
+def test_a_task_that_is_tried_keeps_nobody_from_the_groups_of_others(mode):
+    """One rollout decides about it and takes as long as it takes; the rest of its group is not dealt meanwhile."""
+    batches = Batches(8) if mode is Mode.BATCH else None
+    dealer = scheduler(mode=mode, groups_at_once=1, batches=batches)
+    tried = dealer.next(0)
+    others = [dealer.next(worker, held={tried.task_id}) for worker in range(1, 9)]
+    assert None not in others and {one.task_id for one in others} == {"ab".replace(tried.task_id, "")}
+
+
+def test_what_is_held_back_leaves_room_for_others():
+    """Of a group with one rollout that is tried, that one counts in the backlog, and the group does not."""
+    dealer = scheduler(groups_at_once=None)
+    tried = dealer.next(0)
+    assert dealer.backlog() == (1, 4) and dealer.backlog({tried.task_id}) == (0, 1)
+    other = dealer.next(1, held={tried.task_id})
+    assert other.task_id != tried.task_id
+    assert dealer.backlog({tried.task_id}) == (1, 5) and dealer.backlog({"unknown"}) == (2, 8)

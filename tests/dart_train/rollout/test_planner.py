@@ -12,6 +12,7 @@ from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DatabaseGoneError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.service.planner import Planner
 from dart_train.rollout.settings.rollout_config import RolloutConfig, TaskEntry
@@ -23,7 +24,7 @@ def test_what_waits_to_be_recorded_is_as_far_ahead_as_what_waits_to_be_trained_o
     slow = Troubled(data.store, data.files, data.run_id, curation)
     slow.trouble = lambda: DatabaseGoneError("so slow that nothing comes of it")
     config = RolloutConfig(tasks=("a",), group_size=4, workers=4)
-    recorder, workers = Recorder(slow), SimpleNamespace(wake=lambda: None)
+    recorder, workers = Recorder(slow), SimpleNamespace(wake=lambda: None, breakers=CircuitBreakers("a"))
     workers.recorder = recorder
     planner = Planner(config, slow, Scheduler([TaskEntry(id="a")], group_size=4), workers, Availability("it", 60.0))
 

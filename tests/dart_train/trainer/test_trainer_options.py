@@ -186,6 +186,33 @@ def test_a_step_that_does_not_fit_is_made_again_of_smaller_parts(
     )
 
 
+def test_rows_of_a_step_that_is_made_again_hold_what_ran_before_and_what_did_not(
+    data, record_group, make_config, model_dir, tmp_path
+):
+    """Memory runs out at the second micro-batch: the cuts move, and pi_old is known of a part of a row's samples."""
+
+    class FailsOnce:
+        def __init__(self, trainer: DartGRPOTrainer) -> None:
+            self._compute, self.calls = trainer.steps.loss, 0
+            trainer.steps.loss = self
+
+        def __call__(self, micro):
+            self.calls += 1
+            if self.calls == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return self._compute(micro)
+
+    shared = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 2, "num_iterations": 2, "old_logprobs": "recompute"}
+    shared |= {"micro_batch_tokens": 150, "share_prompts": False, "top_entropy_quantile": 1.0}
+    ample = make_config(output_dir=str(tmp_path / "ample" / "trainer"), **shared)
+    expected = weights(trained(data, record_group, model_dir, ample).model)
+    short = make_config(output_dir=str(tmp_path / "short" / "trainer"), **shared)
+    memory: list[FailsOnce] = []
+    trainer = trained(data, record_group, model_dir, short, prepare=lambda trainer: memory.append(FailsOnce(trainer)))
+    assert trainer.steps.memory_retries == 1 and memory[0].calls > 4
+    torch.testing.assert_close(weights(trainer.model), expected, atol=1e-6, rtol=1e-5)
+
+
 def test_a_step_that_never_fits_ends_the_run_with_advice(data, record_group, make_config, model_dir):
     record_group("a"), record_group("b")
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1, micro_batch_tokens=256), data)

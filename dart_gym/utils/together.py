@@ -1,0 +1,22 @@
+"""Work that belongs together: all of it, or none goes on."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def together(*works: Coroutine[Any, Any, Any]) -> None:
+    """Do several things at the same time. When one fails, or the caller is cancelled, the others have ended on return.
+
+    `asyncio.gather` leaves the others running: what the caller then takes down is still being put up.
+
+    Raises:
+        BaseException: what the first of them raised, not in a group.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as failed:
+        first = failed.exceptions[0]
+        raise first from first.__cause__
