@@ -36,6 +36,11 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> Callable[[], Non
     return tie
 
 
+def end_with_parent(signum: signal.Signals = signal.SIGKILL) -> None:
+    """Tie the calling process to its present parent, for a program that others start without doing so, as torchrun."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
+
+
 def machine_memory() -> tuple[int, int]:
     """Bytes of the machine's memory that are available, and all of them; control groups may allow less."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dart_gym.utils.processes import die_with_parent
 from dart_train.gpu_check.check_list import Check
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.outcome import Outcome, Status
@@ -31,8 +32,9 @@ def run_check(check: Check, setting: CheckSetting) -> list[Outcome]:
         with said.open("wb") as errors:
             # A session of its own, so that ranks and servers of a check that hangs end with it.
             process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=_environment()
-            )
+                command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=_environment(),
+                preexec_fn=die_with_parent(),
+            )  # fmt: skip
             try:
                 status = process.wait(check.limit_s)
             except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+from dart_gym.utils.processes import die_with_parent
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.device_checks import GIB
 from dart_train.gpu_check.outcome import Outcome, Status
@@ -60,7 +61,7 @@ def _run_ranks(work: str, setting: CheckSetting) -> dict[str, Any]:
         "--module", "dart_train.gpu_check.rank_work", work, json.dumps(setting.as_values()), str(output),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=die_with_parent())
     if done.returncode or not output.is_file():
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
         raise RuntimeError(f"a rank ended with {done.returncode}: {lines[-1] if lines else 'it said nothing'}")

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.utils.processes import end_with_parent
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.device_checks import synchronize
 from dart_train.gpu_check.text_batch import text_batch
@@ -109,6 +110,7 @@ WORK: dict[str, Callable[[CheckSetting, torch.device], dict[str, Any]]] = {"fsdp
 
 def main() -> None:
     """Do the named work; the first rank writes the result."""
+    end_with_parent()  # torchrun starts ranks in sessions of their own, which a killed check would leave behind
     work, setting_text, output = sys.argv[1:4]
     setting = CheckSetting.read(json.loads(setting_text))
     device = _device(setting)
