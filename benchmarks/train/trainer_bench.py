@@ -30,9 +30,9 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.device_peaks import peak_flops
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.leasing import Group
-from dart_train.placement.device_peaks import peak_flops
 from dart_train.trainer import losses
 from dart_train.trainer.attention.kernels import at_hand
 from dart_train.trainer.attention.segments import KernelName

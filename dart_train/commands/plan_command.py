@@ -28,7 +28,7 @@ def plan(
     json: Annotated[Path | None, typer.Option(help="also write the plan as JSON")] = None,
 ) -> None:
     """Work out memory, disk and time of CONFIG, without loading anything; status 1 where it does not fit."""
-    from dart_train.placement.device_peaks import peak_flops
+    from dart_train.core.device_peaks import peak_flops
     from dart_train.plan.plan_machine import image_tokens, model_size, this_machine
     from dart_train.plan.plan_tables import as_values, shown
     from dart_train.plan.run_plan import Assumed

@@ -6,9 +6,9 @@ import time
 
 import torch
 
+from dart_train.core.device_peaks import peak_flops
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.outcome import Outcome, Status
-from dart_train.placement.device_peaks import peak_flops
 from dart_train.placement.gpu_discovery import OCCUPIED_MB
 
 GIB = 1 << 30

@@ -8,8 +8,8 @@ import psutil
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.core.device_peaks import peak_flops
 from dart_train.modules.prepare import SHIPPED_MODELS
-from dart_train.placement.device_peaks import peak_flops
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine, refusals
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize

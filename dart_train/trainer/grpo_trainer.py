@@ -358,10 +358,19 @@ class DartGRPOTrainer(Trainer):
             "memory_retries": float(self.steps.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
+            **self._speed(started - self._step_started),
         }
         if self.args.on_collapse == "return" and self.states.none:
             control.should_save = True  # there must be one to go back to
         self.states.end_step(self.state, control, self._reports[-1], last, collapsing=bool(self.guard.signs))
+
+    def _speed(self, seconds: float) -> dict[str, float]:
+        """Tokens, operations and the parts of a step that took `seconds` up to the end of its update."""
+        if self.steps.speed is None:
+            return {}
+        device = self.args.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return self.steps.speed.report(seconds, name, self.ranks.count)
 
     def save_complete(self) -> None:
         """The state that `transformers` has just written counts from now on."""
@@ -405,9 +414,9 @@ class DartGRPOTrainer(Trainer):
 
     def _say(self, logs: dict[str, float]) -> None:
         _log.info(
-            "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s",
+            "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s%s",
             self.state.global_step, self.publisher.version, logs.get("loss", 0.0), logs["reward"],
-            logs.get("entropy", 0.0), logs["perf/wait_s"], logs["perf/step_s"],
+            logs.get("entropy", 0.0), logs["perf/wait_s"], logs["perf/step_s"], _spoken_speed(logs),
         )  # fmt: skip
         if self._metrics is not None:
             self._metrics.write(step=self.state.global_step, **logs)
@@ -415,6 +424,14 @@ class DartGRPOTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: a step's inputs are a lease, not tensors."""
         return 0
+
+
+def _spoken_speed(logs: dict[str, float]) -> str:
+    """Return tokens per second and MFU for a line of the log, "" where they are not known."""
+    if "perf/tokens_per_s" not in logs:
+        return ""
+    share = f", MFU {logs['perf/mfu']:.0%}" if "perf/mfu" in logs else ""
+    return f", {logs['perf/tokens_per_s']:,.0f} tokens/s{share}"
 
 
 def _as_inputs(part: Any) -> dict[str, Any]:

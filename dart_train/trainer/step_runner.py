@@ -30,6 +30,7 @@ from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerB
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
+from dart_train.trainer.step_cost import StepCost, StepSpeed
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import is_sharded, put_off_gradients
@@ -81,6 +82,7 @@ class _Work:
 
     total: Tensor
     statistics: StepStatistics
+    cost: StepCost
     features: ImageFeatures | None = None
     reference_features: ImageFeatures | None = None
     prepared: bool = False
@@ -92,6 +94,7 @@ class StepRunner:
     Attributes:
         iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last.
         memory_retries: how often a step had to be made again of smaller micro-batches.
+        speed: operations and tokens of the last finished step on all ranks; None before the first.
     """
 
     def __init__(
@@ -115,9 +118,18 @@ class StepRunner:
         self.batch: OptimizerBatch | None = None
         self.iteration = 0
         self.memory_retries = 0
+        self.speed: StepSpeed | None = None
 
     def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
         """Make the batch of a lease at its first iteration; it is the same afterwards. See `build_batch`."""
+        work = self._fresh()
+        with work.cost.phase("collate", self._device):
+            self._begin(lease, step=step, version=version, unpublished=unpublished)
+        self.iteration += 1
+        self._work = work
+
+    def _begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
+        """Make the batch of a lease, if this is its first iteration."""
         if self.batch is None:
             rng = random.Random(f"{self._settings.seed}/{step}")  # the same after a restart
             rows = min(self._settings.supervised_rows, len(self._demonstrations))
@@ -135,8 +147,6 @@ class StepRunner:
             self.iteration = 0
             if self._settings.selection.keep < 1.0 and self._settings.chooses_recorded(self.batch):
                 self._select(self.batch, None)
-        self.iteration += 1
-        self._work = self._fresh()
 
     def run(self, part: int, parts: int, step: int) -> None:
         """Add the gradient of one part of the step. Raises `TrainingError`: a single step does not fit into memory."""
@@ -162,6 +172,7 @@ class StepRunner:
         statistics = StepStatistics()
         for other in self._ranks.gather(work.statistics):
             statistics.absorb(other)
+        self.speed = StepSpeed.of(self._ranks.gather((work.cost.flops, work.cost.tokens)), work.cost.seconds)
         return self._ranks.mean(work.total), {**batch.metrics, **statistics.summary()}
 
     def end(self) -> None:
@@ -190,20 +201,25 @@ class StepRunner:
         return batch.parts[(self.iteration - 1) % len(batch.parts)]
 
     def _fresh(self) -> _Work:
-        return _Work(torch.zeros((), device=self._device), StepStatistics())
+        size, setting = self._memory.size, self._memory.setting
+        cost = StepCost(size, adapter=bool(setting.lora_rank), trains_tower=setting.trains_tower)
+        return _Work(torch.zeros((), device=self._device), StepStatistics(), cost)
 
     def _fits(self, wanted: set[int], parts: int) -> bool:
         """Run some parts; False if some rank's memory did not suffice."""
         batch, work = self._current()
         if not work.prepared:
             scores: list[dict[int, tuple[Tensor, Tensor]]] = []
-            if not self._attempt(lambda: scores.extend(self._score(batch, work))):
+            with work.cost.phase("score", self._device):
+                scored = self._attempt(lambda: scores.extend(self._score(batch, work)))
+            if not scored:
                 return False
             if not batch.scored:  # on every rank: they have come equally far
                 self._settle(batch, scores)
             self._prepare_reference(work)
             work.prepared = True
-        return self._attempt(lambda: self._accumulate(wanted, parts))
+        with work.cost.phase("train", self._device):
+            return self._attempt(lambda: self._accumulate(wanted, parts))
 
     def _score(self, batch: OptimizerBatch, work: _Work) -> list[dict[int, tuple[Tensor, Tensor]]]:
         """(T,) log-probabilities and entropies before the first update, by the samples' places, of `to_score`'s parts.
@@ -219,6 +235,7 @@ class StepRunner:
                 own: dict[int, tuple[Tensor, Tensor]] = {}
                 for micro in cut_ahead(part.micro_batches, work.features):
                     logprobs, entropies = self._policy(micro.to(self._device), work.features)
+                    work.cost.add_pass(micro, "policy", trained=False, keeps_features=work.features is not None)
                     values = by_place(micro, entropies)
                     own |= {place: (row, values[place]) for place, row in by_place(micro, logprobs).items()}
                 found.append(own)
@@ -282,9 +299,13 @@ class StepRunner:
         """Scalar share of one micro-batch in the loss of its mini-batch: `losses.objective`, and `losses.nll_loss`."""
         part, (_, work) = self._part, self._current()
         logprobs, entropies = self._policy(micro, work.features)
+        work.cost.add_pass(micro, "policy", trained=True, keeps_features=work.features is not None)
         reference = None
         if self._reference is not None:
             reference, _ = self._reference(micro, work.reference_features)
+            kept_features = work.reference_features
+            shared = "policy" if kept_features is not None and kept_features is work.features else "reference"
+            work.cost.add_pass(micro, shared, trained=False, keeps_features=kept_features is not None)
         kept = part.rows_of(micro, part.kept).to(logprobs.device) if part.kept else None
         by_token = self._settings.selection.level == "token"
         scored = losses.Scored(

@@ -51,6 +51,7 @@ class ModelSize:
     Attributes:
         root: weights of embeddings, last norm and head.
         whole_blocks: blocks of the tower that attend to whole images.
+        merger: weights of the tower's mergers, which run once for each token instead of once for each patch.
         merge: patches a side that become one token.
         levels: of features that an image has.
         attending: text layers with keys and values; the others are recurrent.
@@ -72,6 +73,7 @@ class ModelSize:
     tower_hidden: int
     tower_inner: int
     whole_blocks: int
+    merger: int = 0
     merge: int = 2
     levels: int = 1
     attending: int = 0
@@ -127,6 +129,7 @@ class ModelSize:
             tower_hidden=tower_hidden,
             tower_inner=inner,
             whole_blocks=len(vision.get("fullatt_block_indexes") or range(vision["depth"])),
+            merger=sum(count for name, count in own.items() if "visual." in name and "merger" in name),
             merge=vision.get("spatial_merge_size", 2),
             levels=1 + len(vision.get("deepstack_visual_indexes") or ()),
             attending=text["num_hidden_layers"] - recurrent,
@@ -151,7 +154,8 @@ class ModelSize:
     def forward_flops(self, tokens: int, attended: float, responses: int, patches: int, per_image: int) -> float:
         """Operations of a forward pass: two for each weight, and attention to `attended` tokens on average."""
         text = 2.0 * self.layers * self.layer * tokens + 4.0 * self.attending * self.heads_width * tokens * attended
-        tower = 2.0 * self.tower * patches + 4.0 * self.whole_blocks * self.tower_hidden * patches * per_image
+        of_patch = self.tower - self.merger + self.merger / self.merge**2
+        tower = 2.0 * of_patch * patches + 4.0 * self.whole_blocks * self.tower_hidden * patches * per_image
         return text + tower + 2.0 * self.hidden * self.vocabulary * responses
 
 
@@ -188,7 +192,8 @@ def _numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
     embeddings = text["vocab_size"] * width
     return {
         "model.layers.all": layer * text["num_hidden_layers"],
-        "visual.": block * vision["depth"] + patch * wide + wide + (merged + 1) * (merged + vision["out_hidden_size"]),
+        "visual.blocks": block * vision["depth"] + patch * wide,
+        "visual.merger": wide + (merged + 1) * (merged + vision["out_hidden_size"]),
         "model.embed_tokens.weight": embeddings,
         "model.norm.weight": width,
         "lm_head.weight": 0 if config["tie_word_embeddings"] else embeddings,

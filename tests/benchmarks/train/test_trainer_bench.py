@@ -14,8 +14,8 @@ from benchmarks.train.bench_models import Cost, qwen_config, with_lora
 from benchmarks.train.made_up_steps import Window
 from benchmarks.train.train_commands import app
 from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.device_peaks import peak_flops
 from dart_train.core.train_errors import DartTrainError
-from dart_train.placement.device_peaks import peak_flops
 
 pytestmark = pytest.mark.train
 

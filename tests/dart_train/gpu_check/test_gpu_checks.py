@@ -12,13 +12,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
+from dart_train.core.device_peaks import peak_flops, utilisation
 from dart_train.gpu_check import attention_checks, device_checks, training_checks
 from dart_train.gpu_check.check_list import CHECKS, chosen, reason_to_skip
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.gpu_report import as_values, outcome_table
 from dart_train.gpu_check.outcome import Outcome, Status, verdict
 from dart_train.gpu_check.training_checks import planned_memory, step_shape
-from dart_train.placement.device_peaks import peak_flops, utilisation
 from dart_train.trainer.attention import kernels
 
 GIB = 1 << 30
