@@ -3,7 +3,8 @@
 Invariants:
     - An episode that environment, evaluator or engine lost is played again a few times, then returned as lost.
     - What an episode does depends on its task and seed only, not on the other episodes or on their order.
-    - What one session meets that is no episode's business (an unknown task, a cluster that is gone) ends all of them.
+    - A task whose set-up fails, a desktop that dies and a session that is lost cost one attempt at one episode; the
+      list goes on. What is no single episode's business (an unknown task, a cluster that is gone) ends all of them.
 """
 
 import asyncio
@@ -15,9 +16,28 @@ from typing import Any, Protocol, TypeVar
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
+from dart_gym.cluster.wire.error_codes import ErrorCode
+from dart_gym.core.errors import (
+    ClusterError,
+    DesktopError,
+    EvaluationFailure,
+    MissingDependencyError,
+    NoOracleError,
+    TaskError,
+    UnknownTaskError,
+)
+from dart_gym.core.outcomes import TerminalState
+from dart_gym.utils.backoff import backoff
 
 ATTEMPTS = 3
 """How often an episode that the environment lost is played."""
+
+EVERYONES = frozenset({
+    ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN, ErrorCode.AUTH, ErrorCode.PROTOCOL, ErrorCode.CONFIGURATION,
+})  # fmt: skip
+"""Codes of a `ClusterError` that every other session meets as well."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""Before another attempt at an episode whose session was lost."""
 
 R = TypeVar("R", bound=EpisodeRecorder)
 EpisodeKey = tuple[str, int]
@@ -88,37 +108,65 @@ async def play_list(
     work = [key for key in episodes if key not in known][::-1]
 
     async def attempt(policy: Policy, session: PlayableSession, key: EpisodeKey, number: int) -> Trajectory:
+        """Play an episode once; recorded if it counts, or was the last attempt."""
         task, seed = key
         with store.recorder(key) as recorder:
-            played = await play(
-                policy,
-                session,
-                task,
-                seed=seed,
-                policy_seed=seed + policy_seeds,
-                max_steps=(task_steps or {}).get(task) or max_steps,
-                pacing=pacing,
-                recorder=recorder,
-            )
-            played = replace(played, attempts=number)
-            if not played.lost_by or number == attempts:
-                store.finish(recorder, played)
-        return replace(played, steps=())
+            try:
+                played = await play(
+                    policy,
+                    session,
+                    task,
+                    seed=seed,
+                    policy_seed=seed + policy_seeds,
+                    max_steps=(task_steps or {}).get(task) or max_steps,
+                    pacing=pacing,
+                    recorder=recorder,
+                )
+            except Exception as error:
+                lost_by = lost_to(error)
+                if not lost_by:
+                    raise
+                broken = replace(lost(key, error, lost_by), attempts=number)
+            else:
+                played = replace(played, attempts=number)
+                if not played.lost_by or number == attempts:
+                    store.finish(recorder, played)
+                return replace(played, steps=())
+        if number == attempts:
+            with store.recorder(key) as recorder:  # what the error left of the first one is no whole episode
+                store.finish(recorder, recorder.begin(broken))
+        return broken
+
+    async def ended(policy: Policy, session: PlayableSession, key: EpisodeKey) -> bool:
+        """Play an episode as often as the session allows; False where the session is lost and attempts are left."""
+        for number in range(tried.get(key, 0) + 1, attempts + 1):
+            tried[key] = number
+            outcome = outcomes[key] = await attempt(policy, session, key, number)
+            if not outcome.lost_by:
+                break
+            if outcome.lost_by == "cluster" and number < attempts:
+                return False
+        if on_episode is not None:
+            on_episode(outcomes[key])
+        return True
 
     async def player() -> None:
-        if not work:
-            return
-        async with sessions.session() as session:
-            policy = make_policy(session)
-            while work:
-                key = work.pop()
-                for number in range(1, attempts + 1):
-                    outcome = outcomes[key] = await attempt(policy, session, key, number)
-                    if not outcome.lost_by:
-                        break
-                if on_episode is not None:
-                    on_episode(outcome)
+        while work:
+            key = work.pop()
+            try:
+                async with sessions.session() as session:
+                    policy = make_policy(session)
+                    while await ended(policy, session, key) and outcomes[key].lost_by != "cluster" and work:
+                        key = work.pop()
+            except ClusterError as error:
+                if not lost_to(error) or tried.get(key, 0) >= attempts:
+                    raise
+                tried[key] = tried.get(key, 0) + 1  # no session was to be had, or it could not be closed
+            if key not in outcomes or (outcomes[key].lost_by == "cluster" and tried[key] < attempts):
+                await asyncio.sleep(backoff(max(1, tried[key]), FIRST_PAUSE_S, LONGEST_PAUSE_S))
+                work.append(key)
 
+    tried: dict[EpisodeKey, int] = {}
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(max(1, concurrency), len(work))):
@@ -126,3 +174,23 @@ async def play_list(
     except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
         raise group_error.exceptions[0] from None
     return [outcomes[key] for key in episodes]
+
+
+def lost_to(error: BaseException) -> str:
+    """Return what an error while playing says lost the episode, as `Trajectory.lost_by`; "" where all are concerned."""
+    if isinstance(error, UnknownTaskError | NoOracleError):
+        return ""
+    if isinstance(error, TaskError | DesktopError | MissingDependencyError):
+        return "environment"
+    if isinstance(error, EvaluationFailure):
+        return "evaluation"
+    if isinstance(error, ClusterError) and error.code not in EVERYONES:
+        return "cluster"
+    return ""
+
+
+def lost(key: EpisodeKey, error: BaseException, lost_by: str) -> Trajectory:
+    """The record of an episode that an error ended."""
+    task, seed = key
+    detail = f"{type(error).__name__}: {error}"
+    return Trajectory(task, seed, terminal=TerminalState.ENV_ERROR, detail=detail, lost_by=lost_by)

@@ -111,6 +111,8 @@ class EvaluationDirectory:
         write_json(self.root / "scores.json", scores)
 
     def _check_hash(self, outcome: Trajectory) -> None:
+        if not outcome.task_hash:  # it was lost before the task was there
+            return
         known = self._hashes.setdefault(outcome.task_id, outcome.task_hash)
         if known != outcome.task_hash:
             raise ConfigurationError(

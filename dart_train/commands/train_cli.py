@@ -190,11 +190,12 @@ def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
 
 @app.command()
 @on_run(url=True)
-def monitor(context: ModuleContext) -> None:
+def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
     """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
     from dart_train.modules import monitor as command
+    from dart_train.rollout.settings.rollout_config import EnginePlaces
 
-    command.main(context)
+    command.main(context, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
 
 
 @app.command()

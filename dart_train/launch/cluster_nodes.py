@@ -113,6 +113,11 @@ def demand_of(config: RunConfig, gpus: int) -> Placement:
         raise PlacementError(
             "resources.share_gpus of several GPUs is for one machine: set it to false for a run on Ray"
         )
+    if wanted.monitor_gpus:
+        raise PlacementError(
+            "the monitor's engine computes on a GPU, and on Ray the monitor runs beside the launcher, which has none: "
+            "leave evaluation.monitor.every_rollouts out"
+        )
     engines = (tuple(range(wanted.engine_gpus)),) * wanted.replicas
     return Placement(wanted, engines, tuple(range(wanted.trainer_gpus)))
 

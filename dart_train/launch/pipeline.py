@@ -40,7 +40,7 @@ from dart_train.launch.cluster_nodes import ClusterNodes
 from dart_train.modules.prepare import SHIPPED_MODELS
 from dart_train.nodes import ray_cluster
 from dart_train.placement.gpu_discovery import gpus_here
-from dart_train.placement.placement import Placement, place
+from dart_train.placement.placement import ENGINE_MEMORY, Placement, place
 from dart_train.run.run_directory import (
     MAX_SOCKET_PATH,
     RunDirectory,
@@ -270,6 +270,10 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
             for one in placement.engines:
                 argv += ("--engine-gpus", ",".join(map(str, one)))
             argv += ("--gpu-memory", f"{wanted.engine_memory:g}") if wanted.engine_gpus else ()
+        case "monitor":  # an engine of its own, and a sender of weights on its GPU
+            gpus = placement.monitor
+            argv += ("--engine-gpus", ",".join(map(str, placement.monitor)))
+            argv += ("--gpu-memory", f"{ENGINE_MEMORY:g}") if placement.monitor else ()
         case "warmup":
             gpus = placement.trainer[:1]
         case "cluster" if placement.cores:

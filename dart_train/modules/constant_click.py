@@ -15,7 +15,7 @@ from dart_agent.episodes.play_list import play_list
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_gym.core.actions import Click
 from dart_gym.core.outcomes import Observation
-from dart_train.modules.evaluate_version import ATTEMPTS, check_counted, task_steps
+from dart_train.modules.evaluate_version import ATTEMPTS, say_lost, task_steps
 from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import write_json
 
@@ -91,8 +91,8 @@ async def _play(context: ModuleContext, places: Mapping[Candidate, Point]) -> li
             pacing=config.rollout.pacing,
             on_episode=lambda episode: told(episode.task_id),
         )
-        check_counted(outcomes)
-        results += [((one.task_id, number), one.score or 0.0) for one in outcomes]
+        say_lost(outcomes)
+        results += [((one.task_id, number), one.score or 0.0) for one in outcomes if not one.lost_by]
     return results
 
 

@@ -5,7 +5,9 @@ recorded there, a killed evaluation goes on with it, and `dart-agent compare`, `
 """
 
 import asyncio
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,12 +27,13 @@ from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.settings.rollout_config import EnginePlaces, SamplingConfig
 
+_log = logging.getLogger(__name__)
 ATTEMPTS = 4
 """How often an episode that the environment loses is played."""
 
 
 class EpisodeLost(DartTrainError):
-    """An episode could not be played to a score."""
+    """No episode of an evaluation could be played to a score."""
 
 
 def main(
@@ -71,7 +74,9 @@ def main(
         )
         check_counted(outcomes)
         scores = [score_task(task, [one for one in outcomes if one.task_id == task]) for task in plan.tasks]
+        lost = sum(bool(one.lost_by) for one in outcomes)
         facts = {"label": label, "version": weights.version, "temperature": chosen, "seconds": time.time() - started}
+        facts["lost"] = lost
         rows = [{"task_id": one.task_id, "seed": one.seed, "score": one.score} for one in outcomes]
         directory.write_scores({**facts, "scores": [score_row(score) for score in scores], "episodes": rows})
 
@@ -95,13 +100,26 @@ def policy_seeds(config: RunConfig) -> int:
 
 
 def check_counted(outcomes: Sequence[Trajectory]) -> None:
-    """See that every episode has a score. Raises `EpisodeLost`: one was lost in every attempt."""
-    for one in outcomes:
-        if one.lost_by:
-            raise EpisodeLost(
-                f"{one.task_id} seed {one.seed} was lost {one.attempts} times: {one.terminal}, "
-                f"{one.detail or 'no detail'}; the cluster's log may say why, and the same command goes on here"
-            )
+    """Say which episodes were lost in every attempt. Raises `EpisodeLost`: all of them."""
+    said = say_lost(outcomes)
+    if outcomes and all(one.lost_by for one in outcomes):
+        raise EpisodeLost(f"{said}; the cluster's log may say why, and the same command goes on here")
+
+
+def say_lost(outcomes: Sequence[Trajectory]) -> str:
+    """Log how many episodes were lost in every attempt, and return it: they have no score, the others count."""
+    lost = [one for one in outcomes if one.lost_by]
+    if not lost:
+        return ""
+    by_task = Counter(one.task_id for one in lost)
+    first = lost[0]
+    said = (
+        f"{len(lost)} of {len(outcomes)} episodes were lost and have no score, of {len(by_task)} tasks "
+        f"({', '.join(list(by_task)[:10])}), such as {first.task_id} seed {first.seed}, lost {first.attempts} times: "
+        f"{first.terminal}, {first.detail or 'no detail'}"
+    )
+    _log.warning("%s", said)
+    return said
 
 
 def _weights(context: ModuleContext, version: int | None, model: Path | None) -> Weights:

@@ -4,6 +4,7 @@ Invariants:
     - Its seeds are neither trained on nor those of the tests before and after: choosing by it favours none of these.
     - `best/` is a whole copy of the best version so far, or is not there.
     - What is evaluated is held: an evaluation may take longer than the trainer keeps a version.
+    - An evaluation that fails is written down as lost, and the next one comes in its turn: it ends no run.
     - A killed monitor goes on with what `metrics/held_out.jsonl` holds; an evaluation that was cut off is made anew.
 """
 
@@ -19,15 +20,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
+from dart_gym.core.errors import DartGymError
 from dart_gym.utils.durable_files import publish_directory
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules.evaluate_version import policy_seeds, task_steps
+from dart_train.modules.evaluate_version import policy_seeds, say_lost, task_steps
 from dart_train.modules.learn import STOP_TRAINING
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.modules.run_policy import make_policy
@@ -35,6 +38,7 @@ from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.settings.rollout_config import EnginePlaces
 
 _log = logging.getLogger(__name__)
 FIRST_SEED = 9_000
@@ -43,14 +47,14 @@ HELD = ".held"
 """The directory in a run's own of what is being evaluated."""
 
 
-def main(context: ModuleContext) -> None:
-    """Evaluate whenever enough rollouts were recorded, until told to stop."""
+def main(context: ModuleContext, *, places: EnginePlaces = EnginePlaces()) -> None:
+    """Evaluate whenever enough rollouts were recorded, until told to stop. `places`: where its engine computes."""
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_until_told(context))
+        asyncio.run(_until_told(context, places))
     raise SystemExit(STOPPED_STATUS)
 
 
-async def _until_told(context: ModuleContext) -> None:
+async def _until_told(context: ModuleContext, places: EnginePlaces) -> None:
     task = asyncio.current_task()
     assert task is not None  # for the type checker: a coroutine that runs is in one
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -65,6 +69,7 @@ async def _until_told(context: ModuleContext) -> None:
             directory=sockets,
             log_dir=logs,
             sync=context.config.rollout.sync,
+            places=places,
         ) as pool:
             await _evaluate_as_it_goes(context, data, pool)
 
@@ -73,16 +78,28 @@ async def _evaluate_as_it_goes(context: ModuleContext, data: DataManager, pool: 
     settings, path = context.config.evaluation.monitor, context.run.metrics("held_out")
     rows = [row for row in read_metrics(path) if "success" in row]
     log = MetricsLog(path)
+    asked = rows[-1]["rollouts"] if rows else None
     while True:
         rollouts = sum(record.rollouts for record in (await asyncio.to_thread(_task_stats, data)).values())
-        if rows and rollouts < rows[-1]["rollouts"] + (settings.every_rollouts or 0):
+        if asked is not None and rollouts < asked + (settings.every_rollouts or 0):
             await asyncio.sleep(POLL_S)
             continue
         version, held = await asyncio.to_thread(hold, lambda: published(data), context.run.root / HELD)
         if not await _serve(pool, Weights(str(held), version)):
             await asyncio.sleep(POLL_S)
             continue
-        row = _row(version, rollouts, await _play(context, pool, held))
+        asked = rollouts
+        try:
+            episodes = await _play(context, pool, held)
+        except (DartGymError, EngineError) as error:
+            _log.warning("the evaluation of version %d was lost: %s", version, error)
+            log.write(version=version, rollouts=rollouts, lost_by=str(error))
+            continue
+        if said := say_lost(episodes):
+            log.write(version=version, rollouts=rollouts, lost=sum(bool(one.lost_by) for one in episodes), why=said)
+        if all(one.lost_by for one in episodes):
+            continue
+        row = _row(version, rollouts, episodes)
         if best_of([*rows, row]) is row:
             copy_version(held, context.run.best)
         rows.append(row)

@@ -40,6 +40,7 @@ class Demand:
         shared: whether engines and trainer have the same GPUs.
         engine_memory: share of its GPUs' memory that a replica takes.
         trainer_nodes: that the ranks are spread over.
+        monitor_gpus: of the monitor's own engine; 0 without a monitor, or for the CPU.
     """
 
     replicas: int
@@ -49,6 +50,7 @@ class Demand:
     shared: bool
     engine_memory: float
     trainer_nodes: int = 1
+    monitor_gpus: int = 0
 
     @property
     def trainer_memory(self) -> float:
@@ -59,7 +61,8 @@ class Demand:
     def gpus(self) -> int:
         """How many it takes in all."""
         for_engines = self.replicas * self.engine_gpus
-        return max(for_engines, self.trainer_gpus) if self.shared else for_engines + self.trainer_gpus
+        together = max(for_engines, self.trainer_gpus) if self.shared else for_engines + self.trainer_gpus
+        return together + self.monitor_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,14 @@ class Placement:
         engines: indices of the GPUs of each replica; an empty tuple for one on the CPU.
         trainer: index of each rank's GPU; empty for the CPU.
         cores: of the desktops; empty for all.
+        monitor: indices of the GPUs of the monitor's engine; empty without one, or for the CPU.
     """
 
     demand: Demand
     engines: tuple[tuple[int, ...], ...]
     trainer: tuple[int, ...]
     cores: tuple[int, ...] = ()
+    monitor: tuple[int, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -91,7 +96,8 @@ class Placement:
         ranks += f" on {demand.trainer_nodes} nodes" if demand.trainer_nodes > 1 else ""
         shares = f" (engines take {demand.engine_memory:.0%} of its memory)" if demand.shared else ""
         cores = f"; desktops on cores {_listed(self.cores)}" if self.cores else ""
-        return f"{engines}; trainer on {trainer}{ranks}{shares}{cores}"
+        monitor = f"; the monitor's engine on GPU {_listed(self.monitor)}" if self.monitor else ""
+        return f"{engines}; trainer on {trainer}{ranks}{shares}{monitor}{cores}"
 
 
 def demand(config: RunConfig, gpus: int) -> Demand:
@@ -112,12 +118,14 @@ def demand(config: RunConfig, gpus: int) -> Demand:
         each = 1 if kind.computes_on_gpus and gpus and replicas != 0 else 0
     cpu = config.trainer.use_cpu is True
     ranks = wanted.trainer_ranks
+    monitors = each if config.evaluation.monitor.every_rollouts else 0
+    here, gpus = gpus, max(gpus - monitors, 0)
     shared = wanted.share_gpus
     if shared is None:
         shared = gpus == 1 and each == 1 and (ranks or 1) == (replicas or 1) == 1
     shared = shared and each > 0 and not cpu
     if ranks is None:
-        ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if gpus and not cpu else 1
+        ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if here and not cpu else 1
         ranks = max(ranks - ranks % wanted.trainer_nodes, wanted.trainer_nodes)
     elif ranks % wanted.trainer_nodes:
         raise PlacementError(
@@ -126,14 +134,14 @@ def demand(config: RunConfig, gpus: int) -> Demand:
         )
     if replicas is None:
         replicas = max((gpus - (0 if shared or cpu else ranks)) // each, 1) if each else 1
-    on_gpus = not cpu and (gpus > 0 or wanted.trainer_ranks is not None)
+    on_gpus = not cpu and (here > 0 or wanted.trainer_ranks is not None)
     if config.trainer.kind == OUR_TRAINER and config.trainer.fsdp and ranks == 1:
         raise PlacementError(
-            f"trainer.fsdp shards the model among ranks, and there is one ({_count(gpus)}): set "
+            f"trainer.fsdp shards the model among ranks, and there is one ({_count(here)}): set "
             "resources.trainer_ranks to 2 or more, or trainer.fsdp to false"
         )
     memory = wanted.engine_memory or (SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY)
-    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory, wanted.trainer_nodes)
+    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory, wanted.trainer_nodes, monitors)
 
 
 def _free_ranks(config: RunConfig, gpus: int, each: int, replicas: int | None, *, shared: bool) -> int:
@@ -166,10 +174,13 @@ def place(config: RunConfig, gpus: Sequence[GPU], cores: Sequence[int] = ()) -> 
         by_others = f", {len(occupied)} of them in use by others ({used}; `nvidia-smi` says by whom)" if used else ""
         raise PlacementError(too_few(wanted, len(gpus), by_others))
     kinds = [list(same) for _, same in groupby(sorted(free, key=_kind), key=_kind)]
-    trainer = _take(kinds, wanted.gpus if wanted.shared else wanted.trainer_gpus, "trainer_ranks", free)
+    for_both = wanted.gpus - wanted.monitor_gpus
+    trainer = _take(kinds, for_both if wanted.shared else wanted.trainer_gpus, "trainer_ranks", free)
+    rest = kinds
     if wanted.shared:
         kinds, trainer = [list(trainer)], trainer[: wanted.trainer_gpus]
     engines = [_take(kinds, wanted.engine_gpus, "engine_gpus", free) for _ in range(wanted.replicas)]
+    monitor = _take(rest, wanted.monitor_gpus, "engine_gpus", free)
     pinned = config.resources.desktop_cores
     if pinned is not None and cores and pinned > len(cores):
         raise PlacementError(f"resources.desktop_cores is {pinned}, and this machine has {len(cores)}: lower it")
@@ -178,6 +189,7 @@ def place(config: RunConfig, gpus: Sequence[GPU], cores: Sequence[int] = ()) -> 
         tuple(tuple(gpu.index for gpu in one) for one in engines),
         tuple(gpu.index for gpu in trainer),
         tuple(cores[-pinned:]) if pinned is not None else (),
+        tuple(gpu.index for gpu in monitor),
     )
 
 
@@ -201,7 +213,9 @@ def _take(kinds: list[list[GPU]], count: int, key: str, free: Sequence[GPU]) -> 
 def too_few(wanted: Demand, gpus: int, by_others: str = "") -> str:
     """What is said of a machine that has too few GPUs for a run."""
     for_engines = f"{wanted.replicas} x {wanted.engine_gpus} for engines" if wanted.engine_gpus else "none for engines"
-    together = " on the same ones" if wanted.shared else f", {wanted.gpus} in all"
+    together = " on the same ones" if wanted.shared else ""
+    together += f", {wanted.monitor_gpus} for the monitor's engine" if wanted.monitor_gpus else ""
+    together += "" if wanted.shared and not wanted.monitor_gpus else f", {wanted.gpus} in all"
     return (
         f"this run wants GPUs: {for_engines}, {wanted.trainer_gpus} for the trainer{together}; "
         f"{_count(gpus)}{by_others}: lower rollout.engine.replicas, resources.engine_gpus or resources.trainer_ranks, "

@@ -168,13 +168,24 @@ def _tasks(config: RunConfig, evaluations: dict[str, Any]) -> list[TaskFigures]:
     ]
 
 
+def scored_tasks(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
+    """The trained tasks of which every test has a score: means over others would not compare."""
+    tests = [scores_by_task(evaluations[label]) for label in ("before", "after") if label in evaluations]
+    return [task for task in config.train_tasks if all(test.get(task) for test in tests)]
+
+
 def _success(config: RunConfig, evaluations: dict[str, Any]) -> dict[str, float | int | str | None]:
     """Mean success over the trained tasks per evaluation, and every task's own."""
     figures: dict[str, float | int | str | None] = {}
+    common = scored_tasks(config, evaluations)
+    if len(common) < len(config.train_tasks):
+        figures["success_tasks"] = len(common)
     for label in ("before", "after", "greedy_before", "greedy_after", "base", "supervised", "shuffled"):
         by_task = scores_by_task(evaluations.get(label))
-        trained = [by_task[task] for task in config.train_tasks if by_task.get(task)]
-        if trained and len(trained) == len(config.train_tasks):
+        if lost := evaluations.get(label, {}).get("lost"):
+            figures[f"lost_{label}"] = lost
+        trained = [by_task[task] for task in common if by_task.get(task)]
+        if trained and len(trained) == len(common):
             rate = mean_rate(trained)
             key = f"success_{label}"
             figures.update({key: rate.rate, f"{key}_ci_low": rate.low, f"{key}_ci_high": rate.high})
@@ -300,6 +311,12 @@ def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
         said.append(NOTE_IMPERFECT.format(share=100 * share, others=f" ({listed})" if listed else ""))
     said += [NOTES_SHIPPED[config.model.path]] if config.model.path in NOTES_SHIPPED else []
     said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]
+    said += [
+        f"{lost} episodes of the test '{label}' were lost by the environment, an evaluator or an engine: they have no "
+        "score, and the success before and after is that of the tasks with a score in both."
+        for label, found in evaluations.items()
+        if (lost := found.get("lost"))
+    ]
     if evaluation.beside:
         said.append("Tasks marked 'not trained' were only evaluated.")
     return said

@@ -116,9 +116,7 @@ def _mean_row(data: ReportData, keys: list[str], constant: bool) -> str:
         known = [value for value in values if value is not None]
         return _percent(sum(known) / len(known)) if known and len(known) == len(values) else "–"
 
-    cells = "".join(
-        f"<td>{mean([rate.rate if (rate := getattr(task, key)) else None for task in trained])}</td>" for key in keys
-    )
+    cells = "".join(f"<td>{_percent(_float(data.figures.get(f'success_{key}')))}</td>" for key in keys)
     cells += f"<td>{mean([task.constant_click for task in trained])}</td>" if constant else ""
     return f'<tr class="mean"><td>mean of the trained tasks</td>{cells}</tr>'
 

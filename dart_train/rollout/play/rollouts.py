@@ -18,7 +18,7 @@ from dart_agent.episodes.play import ignore_phase, play
 from dart_agent.episodes.screenshots import pack
 from dart_agent.episodes.trajectory import Image, Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
-from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.core.errors import DesktopError, EvaluationFailure, MissingDependencyError, TaskError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
 from dart_train.rollout.schedule.scheduler import Assignment
 
@@ -88,7 +88,8 @@ class Rollout:
             )
         except UnknownTaskError:
             raise
-        except TaskError as error:  # its definition or set-up is broken: no other task's business
+        except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure) as error:
+            # Its definition, its set-up or a program that it needs is broken: no other task's business.
             return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
         return self.trajectory
 
