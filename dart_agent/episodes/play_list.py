@@ -8,9 +8,10 @@ Invariants:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
@@ -102,24 +103,89 @@ async def play_list(
     Raises:
         dart_gym.core.errors.DartGymError: a task is unknown, or the cluster cannot be reached.
     """
-    store = store or NotStored()
-    known = store.known()
-    outcomes = {key: known[key] for key in episodes if key in known}
-    work = [key for key in episodes if key not in known][::-1]
+    playing = _Playing(
+        sessions, make_policy, store or NotStored(), attempts, max_steps, task_steps or {}, policy_seeds, pacing,
+        on_episode or (lambda episode: None),
+    )  # fmt: skip
+    known = playing.store.known()
+    playing.outcomes = {key: known[key] for key in episodes if key in known}
+    playing.work = [key for key in episodes if key not in known][::-1]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max(1, concurrency), len(playing.work))):
+                group.create_task(playing.player())
+    except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
+        raise group_error.exceptions[0] from None
+    return [playing.outcomes[key] for key in episodes]
 
-    async def attempt(policy: Policy, session: PlayableSession, key: EpisodeKey, number: int) -> Trajectory:
+
+@dataclass(slots=True)
+class _Playing:
+    """A list that is being played; fields as the arguments of `play_list`.
+
+    Attributes:
+        work: episodes that are to be played, the next one last.
+        tried: attempts that an episode has had.
+    """
+
+    sessions: SessionSource
+    make_policy: PolicyFactory
+    store: EpisodeStore[Any]
+    attempts: int
+    max_steps: int | None
+    task_steps: Mapping[str, int | None]
+    policy_seeds: int
+    pacing: str | None
+    on_episode: Callable[[Trajectory], None]
+    work: list[EpisodeKey] = field(default_factory=list)
+    outcomes: dict[EpisodeKey, Trajectory] = field(default_factory=dict)
+    tried: Counter[EpisodeKey] = field(default_factory=Counter)
+
+    async def player(self) -> None:
+        """Play on one session after the other until nothing is left."""
+        while self.work:
+            key = self.work.pop()
+            try:
+                async with self.sessions.session() as session:
+                    policy = self.make_policy(session)
+                    while await self._ended(policy, session, key) and not self._lost_session(key) and self.work:
+                        key = self.work.pop()
+            except ClusterError as error:
+                if not lost_to(error) or self.tried[key] >= self.attempts:
+                    raise
+                self.tried[key] += 1  # no session was to be had, or it could not be closed
+            if key not in self.outcomes or (self._lost_session(key) and self.tried[key] < self.attempts):
+                await asyncio.sleep(backoff(max(1, self.tried[key]), FIRST_PAUSE_S, LONGEST_PAUSE_S))
+                self.work.append(key)
+
+    def _lost_session(self, key: EpisodeKey) -> bool:
+        return self.outcomes[key].lost_by == "cluster"
+
+    async def _ended(self, policy: Policy, session: PlayableSession, key: EpisodeKey) -> bool:
+        """Play an episode as often as the session allows; False where the session is lost and attempts are left."""
+        for number in range(self.tried[key] + 1, self.attempts + 1):
+            self.tried[key] = number
+            outcome = self.outcomes[key] = await self._attempt(policy, session, key, number)
+            if not outcome.lost_by:
+                break
+            if outcome.lost_by == "cluster" and number < self.attempts:
+                return False
+        self.on_episode(self.outcomes[key])
+        return True
+
+    async def _attempt(self, policy: Policy, session: PlayableSession, key: EpisodeKey, number: int) -> Trajectory:
         """Play an episode once; recorded if it counts, or was the last attempt."""
         task, seed = key
-        with store.recorder(key) as recorder:
+        with self.store.recorder(key) as recorder:
             try:
                 played = await play(
                     policy,
                     session,
                     task,
                     seed=seed,
-                    policy_seed=seed + policy_seeds,
-                    max_steps=(task_steps or {}).get(task) or max_steps,
-                    pacing=pacing,
+                    policy_seed=seed + self.policy_seeds,
+                    max_steps=self.task_steps.get(task) or self.max_steps,
+                    pacing=self.pacing,
                     recorder=recorder,
                 )
             except Exception as error:
@@ -129,51 +195,13 @@ async def play_list(
                 broken = replace(lost(key, error, lost_by), attempts=number)
             else:
                 played = replace(played, attempts=number)
-                if not played.lost_by or number == attempts:
-                    store.finish(recorder, played)
+                if not played.lost_by or number == self.attempts:
+                    self.store.finish(recorder, played)
                 return replace(played, steps=())
-        if number == attempts:
-            with store.recorder(key) as recorder:  # what the error left of the first one is no whole episode
-                store.finish(recorder, recorder.begin(broken))
+        if number == self.attempts:
+            with self.store.recorder(key) as recorder:  # what the error left of the first one is no whole episode
+                self.store.finish(recorder, recorder.begin(broken))
         return broken
-
-    async def ended(policy: Policy, session: PlayableSession, key: EpisodeKey) -> bool:
-        """Play an episode as often as the session allows; False where the session is lost and attempts are left."""
-        for number in range(tried.get(key, 0) + 1, attempts + 1):
-            tried[key] = number
-            outcome = outcomes[key] = await attempt(policy, session, key, number)
-            if not outcome.lost_by:
-                break
-            if outcome.lost_by == "cluster" and number < attempts:
-                return False
-        if on_episode is not None:
-            on_episode(outcomes[key])
-        return True
-
-    async def player() -> None:
-        while work:
-            key = work.pop()
-            try:
-                async with sessions.session() as session:
-                    policy = make_policy(session)
-                    while await ended(policy, session, key) and outcomes[key].lost_by != "cluster" and work:
-                        key = work.pop()
-            except ClusterError as error:
-                if not lost_to(error) or tried.get(key, 0) >= attempts:
-                    raise
-                tried[key] = tried.get(key, 0) + 1  # no session was to be had, or it could not be closed
-            if key not in outcomes or (outcomes[key].lost_by == "cluster" and tried[key] < attempts):
-                await asyncio.sleep(backoff(max(1, tried[key]), FIRST_PAUSE_S, LONGEST_PAUSE_S))
-                work.append(key)
-
-    tried: dict[EpisodeKey, int] = {}
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(max(1, concurrency), len(work))):
-                group.create_task(player())
-    except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
-        raise group_error.exceptions[0] from None
-    return [outcomes[key] for key in episodes]
 
 
 def lost_to(error: BaseException) -> str:
