@@ -1,10 +1,14 @@
-# What the scripts of this folder share. They say in two lines what went wrong and what to do about it.
+# What the scripts of this folder share. An error says what happened and what to do about it.
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 die() { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; do printf '  %s\n' "$line" >&2; done; exit 1; }
 
-LOG=$(mktemp)
-trap 'rm -f "$LOG"' EXIT
+# Settings of the user that install packages elsewhere, or import them from elsewhere, would break every environment.
+unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+. scripts/indexes.sh
+. scripts/torch.sh
 
 # stamp VENV FILE... : the path that says that an environment was made from just these files.
 stamp() { local venv=$1; shift; echo "$venv/.stamp-$(cat "$@" | sha256sum | cut -c1-16)"; }
@@ -13,7 +17,7 @@ stamp() { local venv=$1; shift; echo "$venv/.stamp-$(cat "$@" | sha256sum | cut 
 find_python() {
   local version path
   for version in "$@"; do
-    for path in "$(command -v "python$version")" "$HOME/.pyenv/versions/$version".*/bin/python3; do
+    for path in "$(command -v "python$version")" "${HOME:-}/.pyenv/versions/$version".*/bin/python3; do
       if [ -x "$path" ] && "$path" -c 'import venv, ensurepip' 2>/dev/null; then echo "$path"; return; fi
     done
   done
@@ -25,34 +29,57 @@ need_space() {  # need_space MIB WHAT
   [ "$free" -ge "$1" ] || die "only ${free} MiB are free here; $2 need about $1 MiB" "free some space and run again"
 }
 
-run_pip() {
-  local venv=$1; shift
-  "$venv/bin/python" -m pip install --disable-pip-version-check -q --no-compile "$@" >"$LOG" 2>&1 ||
-    { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
+# quietly COMMAND... : run it and keep what it prints in OUTPUT, in memory: a full disk may be what it reports.
+quietly() { OUTPUT=$("$@" 2>&1); }
+
+# failed WHAT NEXT... : end with the last words of the command that `quietly` ran, and say the cause where they name one
+# that users meet: a full disk, a package without a wheel for this Python.
+failed() {
+  local what=$1; shift
+  printf '%s\n' "$OUTPUT" | grep -v -e '^WARNING' -e '^\[notice\]' -e '^$' | tail -5 >&2 || :
+  if [[ ${OUTPUT,,} =~ (no space left|enough free space|errno 28|os error 28|disk quota exceeded) ]]; then
+    die "$what: the disk is full" "free some space and run again: it continues where it stopped" \
+      "packages, temporary files (TMPDIR) and caches of pip and uv lie in: $(free_space . "${TMPDIR:-/tmp}" "${XDG_CACHE_HOME:-${HOME:-/}}")"
+  fi
+  if [[ $OUTPUT =~ "No matching distribution found for "([^ $'\n']+) ]]; then
+    die "$what: the package index has no ${BASH_REMATCH[1]} for this Python ($PYTHON_HERE)" \
+      "take another Python (3.11 to 3.13 are tested): rm -rf .venv; make setup PYTHON=python3.12" "or another index: $(index_in_use)"
+  fi
+  die "$what" "$@"
 }
 
-# install VENV FILE... : the packages of locked requirements; by uv where there is one, .venv's at last: that takes seconds.
-install() {
-  local venv=$1 uv files=(); shift
-  for file in "$@"; do files+=(-r "$file"); done
+free_space() { df -Ph "$@" 2>/dev/null | awk 'NR>1 && !seen[$6]++ {printf "%s%s (%s free)", sep, $6, $4; sep=", "}'; }
+
+# packages VENV OPTION... : install, by uv where there is one (.venv's at last) and by pip where uv fails.
+packages() {
+  local venv=$1 uv; shift
+  share_indexes "$venv"
   uv=$(command -v uv || echo .venv/bin/uv)
-  if [ -x "$uv" ] && "$uv" pip install -q --no-deps --python "$venv/bin/python" "${files[@]}" >"$LOG" 2>&1; then return; fi
-  run_pip "$venv" --no-deps "${files[@]}"   # it may know an index that uv does not
+  if [ -x "$uv" ] && quietly "$uv" pip install -q --python "$venv/bin/python" "$@"; then return; fi
+  run_pip "$venv" "$@"   # it may know an index that uv does not
+}
+
+run_pip() {
+  local venv=$1; shift
+  share_indexes "$venv"
+  quietly "$venv/bin/python" -m pip install -q --no-compile "$@" && return
+  PYTHON_HERE=$("$venv/bin/python" -c 'import platform as p; print(p.python_version(), p.system(), p.machine())')
+  failed "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"
+}
+
+# install VENV FILE... : the packages of locked requirements. Each of them has wheels: without --only-binary, a Python for
+# which one has none would compile for minutes, and end in a compiler's errors.
+install() {
+  local venv=$1 files=(); shift
+  for file in "$@"; do files+=(-r "$file"); done
+  packages "$venv" --no-deps --only-binary :all: "${files[@]}"
 }
 
 # install_project VENV: this project, editable; setuptools is among the locked packages.
 install_project() { run_pip "$1" --no-deps --no-build-isolation -e .; }
 
-# install_torch VENV [VERSION]: first and alone, by pip: a looser range would pull a newer build with gigabytes of CUDA.
-install_torch() {
-  local venv=$1 torch=${DART_TORCH:-torch==2.13.0}
-  "$venv/bin/python" -c 'import torch' >/dev/null 2>&1 && return
-  say "Installing $torch"
-  run_pip "$venv" --no-deps "$torch"
-}
-
 # make_venv VENV [PYTHON]: an empty environment.
 make_venv() {
-  "${2:-.venv/bin/python}" -m venv --clear "$1" >"$LOG" 2>&1 ||
-    { tail -5 "$LOG" >&2; die "${2:-.venv/bin/python} could not make $1" "its last words are above; mend that and run again"; }
+  quietly "${2:-.venv/bin/python}" -m venv --clear "$1" ||
+    failed "${2:-.venv/bin/python} could not make $1" "its last words are above; mend that and run again"
 }

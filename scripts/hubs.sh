@@ -15,10 +15,9 @@ environment() {
   if [ -e "$stamp" ]; then return; fi
   say "Installing $lock into $venv"
   case ${4:-} in
-    torch) make_venv "$venv"; install_torch "$venv" ;;
-    *) make_venv "$venv" "${4:-}" ;;
+    torch) make_venv "$venv"; install "$venv" "$lock"; install_torch "$venv" "$lock"; check_torch "$venv" ;;
+    *) make_venv "$venv" "${4:-}"; install "$venv" "$lock" ;;
   esac
-  install "$venv" "$lock"
   if [ "$2" != hubs-harbor ]; then install_project "$venv"; fi
   for package in $3; do run_pip "$venv" --no-deps --no-build-isolation -e "integrations/$package"; done
   touch "$stamp"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compile requirements/*.txt from pyproject.toml and requirements/*.in: exact versions with hashes, no addresses of an
-# index, and no torch, which comes in several builds (see requirements/uv.toml); and the uv.lock of integrations/openenv.
+# index; and the uv.lock of integrations/openenv. torch comes in several builds. So it is in torch.txt alone, as the package
+# index has it, with CUDA's libraries; the other locks have what every build of it needs (see requirements/uv.toml).
 # Versions stay as they are where they still fit: `make lock UPGRADE=1` looks for newer ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,14 +12,15 @@ export UV_CUSTOM_COMPILE_COMMAND="make lock"
 lock() {  # lock NAME INPUT... : requirements/NAME.txt
   local name=$1; shift
   printf '%s\n' "$name" >&2
-  "$UV" pip compile -q --config-file requirements/uv.toml --python-version "${PYTHON:-3.11}" --generate-hashes --no-annotate \
-    --no-emit-index-url --no-emit-package torch ${UPGRADE:+--upgrade} -o "requirements/$name.txt" "$@"
+  "$UV" pip compile -q ${CONFIG---config-file requirements/uv.toml --no-emit-package torch} --python-version "${PYTHON:-3.11}" --generate-hashes --no-annotate \
+    --no-emit-index-url ${UPGRADE:+--upgrade} -o "requirements/$name.txt" "$@"
 }
 
 with_tests="-c requirements/test.txt"     # where they share a package, they share its version
 # shellcheck disable=SC2086
 {
   lock test pyproject.toml requirements/build.in --extra test --universal
+  CONFIG=--no-config lock torch requirements/torch.in --universal $with_tests
   lock train pyproject.toml requirements/build.in --extra train --universal $with_tests
   lock base pyproject.toml --universal $with_tests
   lock docs pyproject.toml --extra docs --universal $with_tests
@@ -30,7 +32,7 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   PYTHON=3.12 lock hubs-nemo pyproject.toml requirements/{build,pytest,hubs-nemo}.in
   PYTHON=3.12 lock hubs-harbor requirements/{build,hubs-harbor}.in
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
-  lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec
+  lock vllm requirements/vllm.in --override requirements/torch.in --no-emit-package torchaudio --no-emit-package torchcodec
   lock package requirements/package.in
   lock desktop requirements/desktop.in --no-deps
   lock evaluator requirements/evaluator.in --no-deps

@@ -14,9 +14,12 @@ run() {  # run PYTHON LOCK TESTS... : in an environment of its own
     python=$(find_python "$version")
     [ -n "$python" ] || die "there is no Python $version here" "install it with its module venv, by pyenv for example"
     make_venv "$venv" "$python"
-    [ "$lock" = test ] || install_torch "$venv"
     install "$venv" requirements/test.txt
-    [ "$lock" = test ] || install "$venv" "requirements/$lock.txt"   # over those
+    if [ "$lock" != test ]; then
+      install "$venv" "requirements/$lock.txt"   # over those
+      install_torch "$venv" "requirements/$lock.txt"
+      check_torch "$venv"
+    fi
     install_project "$venv"
     touch "$stamp"
   fi

