@@ -15,7 +15,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart multiturn demo ablations coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
-  setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
+  setup-unit setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,9 @@ setup:  ## install what is missing: Debian packages and .venv
 
 apps:  ## install OSWorld's applications too, and pyautogui for the desktop
 	@scripts/setup.sh apps
+
+setup-unit:
+	@scripts/setup.sh unit
 
 setup-test:
 	@scripts/setup.sh test
@@ -79,7 +82,7 @@ generated:
 test: lint  ## the linters, and everything but the tests below
 	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"
 
-test-unit: setup-test  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
+test-unit: setup-unit  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
 	@$(BIN)/python -m pytest $(BESIDE) 8 --hypothesis-profile unit -m "$(UNIT)"
 
 test-all: test test-parts  ## `make test`, and what needs a daemon or an environment of its own, but for what is slow

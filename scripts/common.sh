@@ -39,7 +39,7 @@ failed() {
   printf '%s\n' "$OUTPUT" | grep -v -e '^WARNING' -e '^\[notice\]' -e '^$' | tail -5 >&2 || :
   if [[ ${OUTPUT,,} =~ (no space left|enough free space|errno 28|os error 28|disk quota exceeded) ]]; then
     die "$what: the disk is full" "free some space and run again: it continues where it stopped" \
-      "packages, temporary files (TMPDIR) and caches of pip and uv lie in: $(free_space . "${TMPDIR:-/tmp}" "${XDG_CACHE_HOME:-${HOME:-/}}")"
+      "packages, temporary files and caches lie in: $(free_space . "${TMPDIR:-/tmp}" "${XDG_CACHE_HOME:-${HOME:-/}}")"
   fi
   if [[ $OUTPUT =~ "No matching distribution found for "([^ $'\n']+) ]]; then
     die "$what: the package index has no ${BASH_REMATCH[1]} for this Python ($PYTHON_HERE)" \
@@ -59,10 +59,13 @@ packages() {
   run_pip "$venv" "$@"   # it may know an index that uv does not
 }
 
-run_pip() {
-  local venv=$1; shift
+run_pip() {  # with its temporary files beside the packages: those of torch fill a /tmp that lies in memory
+  local venv=$1 temporary=$PWD/$1/tmp; shift
   share_indexes "$venv"
-  quietly "$venv/bin/python" -m pip install -q --no-compile "$@" && return
+  rm -rf "$temporary"
+  mkdir -p "$temporary"
+  if quietly env TMPDIR="$temporary" "$venv/bin/python" -m pip install -q --no-compile "$@"; then rm -rf "$temporary"; return; fi
+  rm -rf "$temporary"
   PYTHON_HERE=$("$venv/bin/python" -c 'import platform as p; print(p.python_version(), p.system(), p.machine())')
   failed "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"
 }
