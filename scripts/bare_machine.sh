@@ -78,7 +78,7 @@ as() {  # as root|user COMMAND : a shell's line in the clone on the machine; as 
     cd /
     umount -l /run/old
     rmdir /run/old
-    exec "$@" /bin/bash -c "cd $home/dart && $line"
+    cd "$home/dart"; exec "$@" /bin/bash -c "$line"
   ' machine "$MACHINE" "$home" "$2" "${TMP_OPTIONS:-mode=1777}" \
     setpriv "${ids[@]}" --clear-groups env -i "HOME=$home" "USER=$1" "LOGNAME=$1" TERM=dumb SHELL=/bin/bash \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${NETWORK[@]}" </dev/null

@@ -55,7 +55,7 @@ def test_a_lock_has_exact_versions_with_hashes_and_no_address(path: Path):
     assert entries
     for entry in entries:
         assert PIN.match(entry) and "--hash=sha256:" in entry, entry
-    assert not BY_VERSION_ALONE & set(pinned(path))
+    assert path.name == "torch.txt" or not BY_VERSION_ALONE & set(pinned(path))
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -115,8 +115,25 @@ def test_locks_that_are_installed_together_agree(python: str):
 
 
 def test_torch_is_one_version_and_no_older_than_its_floor():
-    script = (ROOT / "scripts" / "common.sh").read_text()
-    (version,) = re.findall(r"DART_TORCH:-torch==([\d.]+)", script)
-    assert version in (ROOT / "scripts" / "lock.sh").read_text()
+    version = pinned(ROOT / "requirements" / "torch.txt")["torch"]
     (floor,) = (requirement for requirement in required("train") if requirement.name == "torch")
     assert floor.specifier.contains(version)
+    image = (ROOT / "docker" / "train" / "Dockerfile").read_text()
+    assert f"ARG TORCH=torch=={version}\n" in image
+
+
+def test_the_oldest_driver_that_set_up_accepts_is_that_of_the_locked_cuda():
+    script = (ROOT / "scripts" / "torch.sh").read_text()
+    (driver,) = re.findall(r"^OLDEST_DRIVER=(\d+)", script, re.MULTILINE)
+    cuda = pinned(ROOT / "requirements" / "torch.txt")["cuda-toolkit"].major
+    assert {12: "525", 13: "580"}[cuda] == driver, "see the CUDA toolkit's release notes"
+
+
+@pytest.mark.parametrize("lock", ["train", "test", "hubs", "floors"])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_lock_with_torch_has_what_every_build_of_torch_needs(lock: str, python: str):
+    """CUDA's libraries come with torch.txt, to which set-up adds nothing for other builds."""
+    everywhere = pinned(ROOT / "requirements" / "torch.txt", python)
+    cuda = {name for name in everywhere if name.startswith(("cuda-", "nvidia-")) or name in ("torch", "triton")}
+    found = pinned(ROOT / "requirements" / f"{lock}.txt", python)
+    assert everywhere.keys() - cuda <= found.keys() and not cuda & found.keys()

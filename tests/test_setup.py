@@ -13,19 +13,28 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
 APPLICATIONS = "dart_gym/desktops/applications/debian_applications.py"
 TOOLS = (
-    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc sed"
+    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc sed "
+    "timeout uname"
 ).split()
-PYTHON = """#!/bin/sh
+PYTHON = r"""#!/bin/sh
 echo "python $*" >>"$CALLS"
 case "$*" in
   *debian_applications.py*) exec /usr/bin/python3 -I "$@" ;;
   *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 0 ;;
-  *"import torch"*) [ -e .venv/torch ]; exit ;;
+  - | -\ *)  # a program of the scripts: which torch is here, and whether it multiplies
+    case $(cat) in
+      *importlib.metadata*) [ ! -e .venv/torch ] || cat .venv/torch ;;
+      *matrix*) [ -z "$BROKEN" ] || { echo "ImportError: $BROKEN"; exit 1; } ;;
+    esac ;;
+  *"-m pip config list"*) echo "$PIP_CONFIG" ;;
+  *"-m pip index versions torch"*) echo "Available versions: $CPU_BUILDS" ;;
+  *"-m pip install"*--no-index*torch==*) [ -n "$LOCAL" ] && echo "$LOCAL" >.venv/torch; exit ;;
   *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; cp "$0" .venv/bin/dart-train ;;
   *"-m pip install"*--target*)
     [ -z "$FAIL" ] || { echo "no network"; exit 1; }
     while [ "$1" != --target ]; do shift; done; mkdir "$2/pyautogui" ;;
-  *"-m pip install"*torch*) touch .venv/torch ;;
+  *"-m pip install"*.venv/torch.txt*) echo "2.13.0 cuda" >.venv/torch ;;
+  *"-m pip install"*"--extra-index-url"*torch==*) echo "2.13.0+cpu cpu" >.venv/torch ;;
 esac
 exit 0
 """
@@ -37,7 +46,8 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root, self.bin, self.calls = root / "project", root / "bin", root / "calls"
         self.bin.mkdir()
-        for name in ("scripts/setup.sh", "scripts/common.sh", "pyproject.toml", "requirements", APPLICATIONS):
+        scripts = [f"scripts/{name}.sh" for name in ("setup", "common", "indexes", "torch")]
+        for name in (*scripts, "pyproject.toml", "requirements", APPLICATIONS):
             copy = self.root / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, copy)
@@ -63,7 +73,14 @@ class Machine:
 
     def setup(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self.calls.write_text("")
-        variables = {"PATH": str(self.bin), "CALLS": str(self.calls), "FAIL": "", **environment}
+        stand_ins = dict.fromkeys(("FAIL", "BROKEN", "PIP_CONFIG", "CPU_BUILDS"), "")
+        variables = {
+            "PATH": str(self.bin),
+            "CALLS": str(self.calls),
+            "LOCAL": "2.13.0+cpu cpu",
+            **stand_ins,
+            **environment,
+        }
         variables["XDG_DATA_HOME"] = str(self.desktop_python.parents[1])
         command = [str(self.root / "scripts" / "setup.sh"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60)
@@ -83,7 +100,7 @@ def test_the_second_time_it_returns_at_once_and_installs_nothing(machine):
     assert machine.called("-m venv") and machine.called("pip install") and not machine.called("apt-get")
     again = machine.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert not machine.called("-m pip") and not machine.called("-m venv")
+    assert not machine.called("-m pip") and not machine.called("-m venv") and not machine.called("python - ")
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements/train.txt"])
@@ -109,7 +126,6 @@ def test_uv_installs_the_packages_where_there_is_one_and_pip_where_it_fails(mach
     machine.program("uv", 'echo "uv $*" >>"$CALLS"')
     assert machine.setup().returncode == 0
     assert machine.called("uv pip install") and not machine.called("python -m pip install -r")
-    assert machine.called("torch==")  # by pip in any case
     machine.program("uv", "exit 1")
     assert machine.setup("test").returncode == 0
     assert machine.called("-r requirements/test.txt")
@@ -121,6 +137,14 @@ def test_an_interrupted_set_up_is_continued(machine):
     done = machine.setup()
     assert done.returncode == 0, done.stderr
     assert not machine.called("-m venv") and not machine.called("torch==")  # those were whole already
+
+
+def test_it_ends_with_a_product_of_matrices_and_says_what_to_do_where_that_fails(machine):
+    broken = machine.setup(BROKEN="libcudnn.so.9: cannot open shared object file")
+    assert broken.returncode == 1 and "libcudnn.so.9" in broken.stderr
+    assert "does not work" in broken.stderr and "rm -rf .venv" in broken.stderr
+    assert machine.setup(BROKEN="still").returncode == 1  # it is not taken for finished
+    assert machine.setup().returncode == 0
 
 
 @pytest.mark.parametrize("stamped", [False, True])
@@ -140,7 +164,7 @@ def test_missing_packages_are_installed_by_root(machine):
     machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert machine.called("apt-get install -y -qq --no-install-recommends xvfb\n")
+    assert machine.called("install -y -qq --no-install-recommends xvfb\n")
 
 
 def test_without_the_right_to_install_it_says_what_to_ask_for(machine):
@@ -158,7 +182,7 @@ def test_with_sudo_it_installs(machine):
     machine.program("id", "echo 1000")
     machine.program("sudo", 'echo "sudo $*" >>"$CALLS"; exec "$@"')
     assert machine.setup().returncode == 0
-    assert machine.called("sudo env DEBIAN_FRONTEND=noninteractive apt-get install")
+    assert machine.called("sudo env DEBIAN_FRONTEND=noninteractive apt-get")
 
 
 def test_what_apt_says_is_shown(machine):
@@ -188,6 +212,42 @@ def test_no_python_that_is_new_enough(machine):
     assert result.returncode == 1 and "no Python 3.11 or newer" in result.stderr
 
 
+def test_a_machine_without_python_gets_it_with_the_other_packages(machine):
+    shutil.move(machine.bin / "python3", machine.bin / "python3.later")
+    machine.program("dpkg-query", 'case "$*" in *python3*) ;; *) echo installed ;; esac')
+    later = f'[ -e "{machine.bin}/python3" ] || mv "{machine.bin}/python3.later" "{machine.bin}/python3"'
+    machine.program("apt-get", f'echo "apt-get $*" >>"$CALLS"; {later}')
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.called("python3 python3-venv\n")
+
+
+def test_the_python_that_the_user_names_is_taken_or_refused(machine):
+    machine.program("python3.12", "exit 1")
+    refused = machine.setup(PYTHON="python3.12")
+    assert refused.returncode == 1 and "python3.12" in refused.stderr and "3.11 or newer" in refused.stderr
+    assert not (machine.root / ".venv").exists()
+
+
+def test_a_users_settings_that_install_elsewhere_are_set_aside(machine):
+    with (machine.bin / "python3").open("r+") as file:
+        text = file.read().replace(
+            '"$CALLS"\n', '"$CALLS"\necho "$PYTHONPATH$PIP_TARGET user=$PIP_USER" >>"$CALLS"\n', 1
+        )
+        file.seek(0)
+        file.write(text)
+    assert machine.setup(PYTHONPATH="/opt/ros", PIP_TARGET="/elsewhere", PIP_USER="1").returncode == 0
+    assert machine.called("user=0") and not machine.called("/opt/ros") and not machine.called("/elsewhere")
+
+
+def test_a_home_that_cannot_be_written_to_is_named(machine):
+    (machine.desktop_python.parents[1]).mkdir()
+    machine.program("mkdir", f'case "$*" in *data/dart-gym*) exit 1 ;; esac; exec {shutil.which("mkdir")} "$@"')
+    result = machine.setup("apps")
+    assert result.returncode == 1
+    assert "cannot be written to" in result.stderr and "DART_GYM_DESKTOP_PYTHON" in result.stderr
+
+
 @pytest.mark.parametrize("kind", ["link", "script"])
 def test_a_snap_is_no_browser(machine, tmp_path, kind):
     (machine.bin / "chromium").unlink()
@@ -198,7 +258,7 @@ def test_a_snap_is_no_browser(machine, tmp_path, kind):
     else:
         machine.program("chromium-browser", 'exec /snap/bin/chromium "$@"')
     result = machine.setup()
-    assert machine.called("apt-get install") or "no Chromium that can run in a sandbox" in result.stderr
+    assert machine.called("apt-get") or "no Chromium that can run in a sandbox" in result.stderr
 
 
 def test_applications_are_a_set_up_of_their_own(machine):
@@ -207,7 +267,7 @@ def test_applications_are_a_set_up_of_their_own(machine):
     machine.program("dpkg-query", 'case "$*" in *gimp* | *vlc-plugin-qt*) ;; *) echo installed ;; esac')
     done = machine.setup("apps")
     assert done.returncode == 0, done.stderr
-    assert machine.called("apt-get install -y -qq --no-install-recommends gimp vlc-plugin-qt\n")
+    assert machine.called("install -y -qq --no-install-recommends gimp vlc-plugin-qt\n")
     assert (machine.desktop_python / "pyautogui").is_dir()
     machine.program("dpkg-query", "echo installed")
     again = machine.setup("apps")
@@ -236,8 +296,8 @@ def test_an_unknown_set_up_is_refused(machine):
 @pytest.mark.parametrize(
     ("target", "setup"),
     [
-        ("setup", ""), ("quickstart", ""), ("controls", ""), ("apps", "apps"), ("docs", "docs"),
-        *[(target, "test") for target in ("lint", "test", "test-unit", "test-all", "test-slow", "test-docker", "lock")],
+        ("setup", ""), ("quickstart", ""), ("controls", ""), ("apps", "apps"), ("docs", "docs"), ("test-unit", "unit"),
+        *[(target, "test") for target in ("lint", "test", "test-all", "test-slow", "test-docker", "lock")],
     ],
 )  # fmt: skip
 def test_targets_of_make(target, setup):
