@@ -4,8 +4,10 @@ Elements are descriptions, so actions on them are `Ungrounded` values; `groundin
 more than mouse and keyboard (cells of a spreadsheet, programs, selecting text by its words) is an error that says so.
 Agent-S3 allows one call in a response, and tells its planner where there are more; without the variant all are read.
 Source: `gui_agents/s3/agents/grounding.py`, `gui_agents/s3/utils/formatters.py`.
+Calls stand in a code block, or bare at the end of the response.
 """
 
+import re
 from collections.abc import Callable
 
 from dart_agent.formats.grammar.action_format import (
@@ -17,14 +19,15 @@ from dart_agent.formats.grammar.action_format import (
     UnreadableError,
     as_tuple,
     parse_error,
-    text_of,
 )
 from dart_agent.formats.grammar.element_actions import ClickOn, DragOn, ScrollOn, TypeInto, typing
 from dart_agent.formats.grammar.fields import Fields
-from dart_agent.formats.grammar.literals import PyCall, last_block, read_calls
+from dart_agent.formats.grammar.literals import PyCall, code_of, outside, read_calls
 from dart_agent.formats.grammar.pointer import holding
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
+
+_BARE = re.compile(r"agent\.\w+\(.*\)[ \t]*")
 
 DESCRIPTION = """One call in a ```python block, with literal arguments only. Elements are described in words.
 agent.click(element_description, num_clicks=1, button_type='left', hold_keys=[])
@@ -55,14 +58,14 @@ class AgentSFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions (some of them `Ungrounded`) and errors of a response."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
-            block = last_block(text)
-            if block is None:
+            text, space = reading.answer(response), self.space(screen)
+            blocks = code_of(text, _BARE)
+            if not blocks:
                 raise UnreadableError("no ```python block with a call such as agent.click(...)", (0, len(text)))
-            reading.thought = (text[: block.start] + text[block.end :]).strip()
-            calls = list(read_calls(text[block.code], offset=block.code.start))
+            reading.thought = outside(text, blocks)
+            calls = [call for block in blocks for call in read_calls(text[block.code], offset=block.code.start)]
             for call in calls:
                 if isinstance(call, UnreadableError):
                     reading.errors.append(parse_error(call))
@@ -73,8 +76,8 @@ class AgentSFormat:
                     reading.errors.append(parse_error(error, call.span))
             if self._single and len(calls) > 1:
                 reading.fail(f"one call is allowed in a response, there are {len(calls)}", calls[1].span or (0, 0))
-        except UnreadableError as error:
-            reading.errors.append(parse_error(error))
+        except ValueError as error:
+            reading.give_up(error)
         return reading.result("there is no call in the code")
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
@@ -116,8 +119,8 @@ def _description(given: Fields, *names: str) -> str:
 
 def _click(given: Fields) -> list[a.Action]:
     element = _description(given, "element_description")
-    count, button = given.integer("num_clicks", default=1), given.button("button_type")
-    click = a.Click(None, None, button, count, given.keys("hold_keys"))  # refuses an absurd count
+    count, button = given.count("num_clicks", default=1), given.button("button_type")
+    click = a.Click(None, None, button, count, given.keys("hold_keys"))
     return [ClickOn(element, click.count, click.button, click.modifiers)]
 
 
@@ -131,8 +134,8 @@ def _type(given: Fields) -> list[a.Action]:
 
 def _scroll(given: Fields) -> list[a.Action]:
     element = _description(given, "element_description")
-    clicks = given.integer("clicks")
-    turn = a.Scroll(dx=clicks) if given.flag("shift") else a.Scroll(dy=-clicks)  # refuses an absurd number
+    clicks = given.wheel("clicks")
+    turn = a.Scroll(dx=clicks) if given.flag("shift") else a.Scroll(dy=-clicks)
     return [ScrollOn(element, turn.dx, turn.dy)]
 
 
@@ -162,10 +165,10 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[[Fields], list[a.Action]]]] = 
     "type": (("element_description", "text", "overwrite", "enter"), _type),
     "drag_and_drop": (("starting_description", "ending_description", "hold_keys"), _drag),
     "scroll": (("element_description", "clicks", "shift"), _scroll),
-    "hotkey": (("keys",), lambda given: [a.Press(given.keys("keys"))]),
+    "hotkey": (("keys",), lambda given: [*given.presses("keys")]),
     "hold_and_press": (("hold_keys", "press_keys"), _hold_and_press),
     "open": (("app_or_filename",), _open),
-    "wait": (("time",), lambda given: [a.Wait(given.number("time", "seconds"))]),
+    "wait": (("time",), lambda given: [a.Wait(given.seconds("time", "seconds"))]),
     "done": ((), lambda given: [a.Done()]),
     "fail": ((), lambda given: [a.Fail()]),
 }

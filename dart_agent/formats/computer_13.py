@@ -19,7 +19,6 @@ from dart_agent.formats.grammar.action_format import (
     UnreadableError,
     as_tuple,
     parse_error,
-    text_of,
 )
 from dart_agent.formats.grammar.fields import Fields, json_objects
 from dart_agent.formats.grammar.pointer import drag_to, straight
@@ -29,7 +28,7 @@ from dart_gym.core import actions as a
 WAIT_S = 2.0
 _WORDS: dict[str, a.Action] = {"WAIT": a.Wait(WAIT_S), "FAIL": a.Fail(), "DONE": a.Done()}
 _MARKS = " \t\r`*'\".!,"
-_BROKEN = re.compile(r'\{\s*"action_type"')
+_BROKEN = re.compile(r'[{\uff5b]\s*["\u201c\uff02]action_type')
 _FENCE = re.compile(r"```(?:json)?")
 
 DESCRIPTION = """One JSON object per action, in a code block: {"action_type": TYPE, "parameters": {...}}
@@ -56,15 +55,15 @@ class Computer13Format:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response: its text, or one action as a dict."""
-        space, reading = self.space(screen), Reading()
+        reading = Reading()
         try:
-            if isinstance(response, Mapping):
-                self._add(reading, response, space, (0, 0))
+            if isinstance(response, Mapping) and "action_type" in response:
+                self._add(reading, response, self.space(screen), (0, 0))
                 return reading.result()
-            text = text_of(response)
-            self._read(reading, text, space)
-        except UnreadableError as error:
-            reading.errors.append(parse_error(error))
+            text = reading.answer(response)
+            self._read(reading, text, self.space(screen))
+        except ValueError as error:
+            reading.give_up(error)
         return reading.result('no action found; write {"action_type": ..., "parameters": {...}}, or WAIT, DONE or FAIL')
 
     def _read(self, reading: Reading, text: str, space: CoordinateSpace) -> None:
@@ -121,7 +120,7 @@ class Computer13Format:
 
 def _click(done: list[a.Action], given: Fields, button: str = "left", count: int = 1) -> None:
     x, y = given.xy() or (None, None)
-    done.append(a.Click(x, y, given.button("button", default=button), given.integer("num_clicks", default=count)))
+    done.append(a.Click(x, y, given.button("button", default=button), given.count("num_clicks", default=count)))
 
 
 _READERS: dict[str, Callable[[list[a.Action], Fields], Any]] = {
@@ -133,13 +132,13 @@ _READERS: dict[str, Callable[[list[a.Action], Fields], Any]] = {
     "MOUSE_UP": lambda done, given: done.append(a.MouseUp(given.button("button"))),
     "DRAG_TO": lambda done, given: drag_to(done, given.need(given.xy(), "x and y")),
     "SCROLL": lambda done, given: done.append(
-        a.Scroll(dx=given.integer("dx", default=0), dy=-given.integer("dy", default=0))
+        a.Scroll(dx=given.wheel("dx", default=0), dy=-given.wheel("dy", default=0))
     ),
     "TYPING": lambda done, given: done.append(a.Type(given.text("text"))),
-    "PRESS": lambda done, given: done.append(a.Press(given.keys("key"))),
-    "KEY_DOWN": lambda done, given: done.append(a.KeyDown(given.text("key"))),
-    "KEY_UP": lambda done, given: done.append(a.KeyUp(given.text("key"))),
-    "HOTKEY": lambda done, given: done.append(a.Press(given.keys("keys"))),
+    "PRESS": lambda done, given: done.extend(given.presses("key")),
+    "KEY_DOWN": lambda done, given: done.append(a.KeyDown(given.one_key("key"))),
+    "KEY_UP": lambda done, given: done.append(a.KeyUp(given.one_key("key"))),
+    "HOTKEY": lambda done, given: done.extend(given.presses("keys")),
     "WAIT": lambda done, given: done.append(a.Wait(WAIT_S)),
     "FAIL": lambda done, given: done.append(a.Fail()),
     "DONE": lambda done, given: done.append(a.Done()),

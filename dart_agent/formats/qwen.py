@@ -7,7 +7,8 @@
 Qwen3.5 writes the same call in tags. Both are read in every version; what a version decides is how it writes and what
 coordinates mean: pixels of the resized image (2.5, fara), 0 to 999 (3, 3.5), 0 to 1000 (owl). Wheel movements are
 pixels, a notch is 100 of them, up and right positive. `left_click_drag` starts where the pointer is; after a
-`mouse_move` both are one drag. Fara's steps of a browser are what a person would press in one.
+`mouse_move` both are one drag. Fara's steps of a browser are what a person would press in one. Where there are no tags,
+JSON calls of computer_use count by themselves, in a code fence or bare.
 """
 
 import json
@@ -27,19 +28,18 @@ from dart_agent.formats.grammar.action_format import (
     as_tuple,
     one_of,
     parse_error,
-    text_of,
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
-from dart_agent.formats.grammar.fields import Fields, read_json
+from dart_agent.formats.grammar.fields import Fields, json_objects, read_json, read_json_values
 from dart_agent.formats.grammar.key_chords import write_chord
-from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, drag_to, holding, notches, straight
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, drag_to, holding, straight
 from dart_agent.formats.grammar.seed_calls import read_tag_calls
 from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
 Version = Literal["2.5", "3", "3.5", "owl", "fara"]
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_THINK = re.compile(r"</?think(?:ing)?>")
+_FENCE = re.compile(r"```(?:json)?")
 _SPACES = {"3": 999, "3.5": 999, "owl": 1000}
 _PLAIN = frozenset(("action", "text", "status", "url", "query", "fact"))  # the others are JSON within tags
 SEARCH = "https://www.bing.com/search?q={}&FORM=QBLH"
@@ -97,20 +97,20 @@ class QwenFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
+            text, space = reading.answer(response), self.space(screen)
             thoughts: list[str] = []
             for index, part in enumerate(self._parts(text)):
                 if isinstance(part, str):
-                    thoughts.append(_THINK.sub("", part).strip())
+                    thoughts.append(part.strip())
                 elif index > 4 * MAX_ACTIONS:
                     raise UnreadableError("too many tool calls in one response", part)
                 else:
                     self._add(reading, text[part[0] : part[1]], part, space)
             reading.thought = "\n".join(part for part in thoughts if part)
-        except UnreadableError as error:
-            reading.errors.append(parse_error(error))
+        except ValueError as error:
+            reading.give_up(error)
         return reading.result(f"no {_OPEN} with a call of computer_use in the response")
 
     @staticmethod
@@ -124,26 +124,15 @@ class QwenFormat:
             end = len(text) if end < 0 else end
             parts.append((start + len(_OPEN), end))
             position = min(len(text), end + len(_CLOSE))
-        return [*parts, text[position:]]
+        return [*parts, text[position:]] if parts else _bare_parts(text)
 
     @staticmethod
     def _add(reading: Reading, text: str, span: tuple[int, int], space: CoordinateSpace) -> None:
         try:
-            kind, given = _call(text, span)
-            fields = Fields(given, kind, space)
-            done = list(reading.actions)
-            held = fields.keys("text") if kind in _CLICKS or kind in ("scroll", "hscroll") else ()
-            if kind in _CLICKS:
-                x, y = fields.pair("coordinate") or (None, None)
-                done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
-            elif kind in _READERS:
-                turned: list[a.Action] = [] if held else done
-                _READERS[kind](turned, fields)
-                done += holding(held, turned) if held else []
-            else:
-                raise UnreadableError(f"unknown action {kind[:40]!r}; known: {', '.join((*_CLICKS, *_READERS))}")
-            fields.check_all_used()
-            reading.actions = done
+            for kind, given in _calls(text, span):
+                done = list(reading.actions)
+                _read(done, kind, Fields(given, kind, space))
+                reading.actions = done
         except ValueError as error:
             reading.errors.append(parse_error(error, span))
 
@@ -195,22 +184,61 @@ class QwenFormat:
         }
 
 
-def _call(text: str, span: tuple[int, int]) -> tuple[str, dict[str, Any]]:
-    """The action of a call and its arguments, from JSON or from tags."""
+def _bare_parts(text: str) -> list[str | tuple[int, int]]:
+    """Texts, and the places of JSON calls of computer_use that have no tags around them."""
+    parts: list[str | tuple[int, int]] = []
+    place = 0
+    for found in json_objects(text) if "computer_use" in text else ():
+        if found.value.get("name") == "computer_use":
+            parts += [_FENCE.sub("", text[place : found.span[0]]), found.span]
+            place = found.span[1]
+    return [*parts, _FENCE.sub("", text[place:]) if parts else text]
+
+
+def _calls(text: str, span: tuple[int, int]) -> list[tuple[str, dict[str, Any]]]:
+    """The actions of what stands between the tags, and their arguments, from JSON or from tags; mostly one."""
     if "<function" in text:
-        calls = read_tag_calls(text)
-        if len(calls) != 1 or calls[0].name != "computer_use":
+        named = read_tag_calls(text)
+        if not named or any(call.name != "computer_use" for call in named):
             raise UnreadableError("a call is one <function=computer_use> with its parameters", span)
-        given: Any = {name: _value(name, value) for name, value in calls[0].arguments.items()}
+        all_given: list[Any] = [{name: _value(name, value) for name, value in call.arguments.items()} for call in named]
     else:
-        call = read_json(text, span)
-        given = call.get("arguments") if isinstance(call, dict) else None
-        if not isinstance(given, dict) or call.get("name") != "computer_use":
+        values = read_json_values(_unfenced(text), span)
+        if not values or not all(isinstance(call, dict) and call.get("name") == "computer_use" for call in values):
             raise UnreadableError('a call is {"name": "computer_use", "arguments": {...}}')
-    kind = given.pop("action", None)
-    if not isinstance(kind, str):
-        raise UnreadableError("computer_use needs an action")
-    return _ALIASES.get(kind, kind), given
+        all_given = [call.get("arguments") for call in values]
+    found: list[tuple[str, dict[str, Any]]] = []
+    for given in all_given:
+        if isinstance(given, str):
+            given = read_json(given, span)  # as chat completions write arguments
+        if not isinstance(given, dict):
+            raise UnreadableError('a call is {"name": "computer_use", "arguments": {...}}')
+        kind = given.pop("action", None)
+        if not isinstance(kind, str):
+            raise UnreadableError("computer_use needs an action")
+        found.append((_ALIASES.get(kind, kind), given))
+    return found
+
+
+def _unfenced(text: str) -> str:
+    """A text without a code fence around it."""
+    text = text.strip()
+    return _FENCE.sub("", text, count=1).removesuffix("```") if text.startswith("```") else text
+
+
+def _read(done: list[a.Action], kind: str, fields: Fields) -> None:
+    """Add the actions of one call."""
+    held = fields.keys("text") if kind in _CLICKS or kind in ("scroll", "hscroll") else ()
+    if kind in _CLICKS:
+        x, y = fields.pair("coordinate") or (None, None)
+        done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
+    elif kind in _READERS:
+        turned: list[a.Action] = [] if held else done
+        _READERS[kind](turned, fields)
+        done += holding(held, turned) if held else []
+    else:
+        raise UnreadableError(f"unknown action {kind[:40]!r}; known: {', '.join((*_CLICKS, *_READERS))}")
+    fields.check_all_used()
 
 
 def _value(name: str, text: str) -> Any:
@@ -257,7 +285,7 @@ def _noted(done: list[a.Action], given: Fields) -> None:
 
 def _scroll(done: list[a.Action], given: Fields, axis: str) -> None:
     x, y = given.pair("coordinate") or (None, None)
-    count = notches(given.number("pixels"), PIXELS_PER_NOTCH)
+    count = given.wheel("pixels", size=PIXELS_PER_NOTCH)
     done.append(a.Scroll(x, y, dx=count) if axis == "x" else a.Scroll(x, y, dy=-count))
 
 
@@ -271,13 +299,13 @@ def _terminate(done: list[a.Action], given: Fields) -> None:
 _READERS: Mapping[str, Callable[[list[a.Action], Fields], Any]] = {
     "mouse_move": lambda done, given: done.append(a.Move(*given.need(given.pair("coordinate"), "coordinate"))),
     "left_click_drag": lambda done, given: drag_to(done, given.need(given.pair("coordinate"), "coordinate")),
-    "key": lambda done, given: done.append(a.Press(given.keys("keys"))),
+    "key": lambda done, given: done.extend(given.presses("keys")),
     "key_down": lambda done, given: _held_keys(done, given, a.KeyDown),
     "key_up": lambda done, given: _held_keys(done, given, a.KeyUp),
     "type": _type,
     "scroll": lambda done, given: _scroll(done, given, "y"),
     "hscroll": lambda done, given: _scroll(done, given, "x"),
-    "wait": lambda done, given: done.append(a.Wait(given.number("time"))),
+    "wait": lambda done, given: done.append(a.Wait(given.seconds("time"))),
     "terminate": _terminate,
     "answer": lambda done, given: done.append(a.Done(given.text("text"))),
     "interact": lambda done, given: done.append(a.AskUser(given.text("text", default=""))),

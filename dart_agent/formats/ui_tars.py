@@ -1,17 +1,19 @@
 """The action format of UI-TARS (1.0, 1.5 and Doubao), both ways.
 
 `parse` accepts every spelling that the models and their tools produce, in any dialect: box tokens or none, two or four
-numbers, `<point>` and `<bbox>`, floats, any argument order, several actions one after the other, code fences, the tags
-of Doubao-Seed. A dialect decides what the numbers mean and how `format` writes. The few typed actions for which there
-is no published spelling (modifiers, wheel notches, paths) get extra arguments, so that every action survives the round
-trip.
+numbers, `<point>` and `<bbox>`, floats, percents, any argument order, several actions one after the other, code fences,
+full-width punctuation, the tags of Doubao-Seed. Where actions begin is decided in `action_lines`. A dialect decides
+what the numbers mean and how `format` writes. The few typed actions for which there is no published spelling
+(modifiers, wheel notches, paths) get extra arguments, so that every action survives the round trip.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
 from dart_agent.formats.grammar.action_format import (
@@ -20,32 +22,29 @@ from dart_agent.formats.grammar.action_format import (
     ParseError,
     Response,
     Screen,
+    UnfinishedThoughtError,
     UnreadableError,
+    answer_of,
     as_tuple,
     one_of,
     parse_error,
-    text_of,
 )
-from dart_agent.formats.grammar.calls import Call, parse_calls, quote
+from dart_agent.formats.grammar.action_lines import read_actions
+from dart_agent.formats.grammar.calls import Call, quote
 from dart_agent.formats.grammar.fields import DIRECTIONS, Fields
 from dart_agent.formats.grammar.key_chords import read_chord, write_chord
-from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls
+from dart_agent.formats.grammar.seed_calls import OPENING
 from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
 Dialect = Literal["1.0", "1.5", "doubao", "2"]
 WHEEL_NOTCHES = 5
-_ACTION = re.compile(r"Action:\s*")
-_CANDIDATES = 16
 MAX_PLACE = 1000
-_FENCE = re.compile(r"```\w*\s*")
-_SPECIAL = re.compile(r"<\|[a-z_]+\|>")
-_THOUGHT = re.compile(r"^\s*Thought:\s*")
 _PLAIN = re.compile(r"\((\d{1,5}),(\d{1,5})\)")
 _TAG = re.compile(r"<\|?/?[A-Za-z_]{1,20}\|?>|[()\[\]]")
-_NUMBERS = re.compile(r"\s*[-+]?\d+(?:\.\d*)?(?:(?:\s*,\s*|\s+)[-+]?\d+(?:\.\d*)?){1,3}\s*")
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?")
+_NUMBERS = re.compile(r"\s*[-+]?\d+(?:\.\d*)?%?(?:(?:\s*,\s*|\s+)[-+]?\d+(?:\.\d*)?%?){1,3}\s*")
+_NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?)(%?)")
 _FLOAT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 _START = ("start_box", "start_point", "point", "box", "")
 _END = ("end_box", "end_point")
@@ -91,19 +90,28 @@ class UITarsFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        space = self.space(screen)
         try:
-            thought, calls = _split(text_of(response))
-        except UnreadableError as error:
-            return ParsedResponse("", (), (parse_error(error),))
+            split, space = answer_of(response), self.space(screen)
+        except ValueError as error:
+            thought = error.thought if isinstance(error, UnfinishedThoughtError) else ""
+            return ParsedResponse(thought, (), (parse_error(error),))
         actions: list[a.Action] = []
         errors: list[ParseError] = []
-        for call in calls:
-            try:
-                actions += self._action(call, space)
-            except ValueError as error:  # also a typed action that refuses its fields: an absurd number
-                errors.append(parse_error(error, call.span))
-        return ParsedResponse(thought, tuple(actions), tuple(errors))
+        said = ""
+        try:
+            said, calls = read_actions(split.answer, _KNOWN)
+            for call in calls:
+                try:
+                    actions += self._action(call, space)
+                except ValueError as error:  # also a typed action that refuses its fields: an absurd number
+                    errors.append(parse_error(error, call.span))
+        except UnreadableError as error:
+            errors.append(parse_error(error))
+        if split.reasoning:
+            said = "\n".join(part for part in (split.reasoning, said) if part)
+        if errors:
+            errors = [replace(error, span=split.place(error.span)) for error in errors]
+        return ParsedResponse(said, tuple(actions), tuple(errors))
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response; `parse` returns the same actions."""
@@ -122,18 +130,20 @@ class UITarsFormat:
         name, given = call.name.lower(), _Arguments(call.arguments, call.name, space)
         field = given.point(_START[:-1]) if name == "type" else None  # is clicked first
         if name == "wait":
-            action: a.Action = a.Wait(given.number("seconds", "time", "duration", "", default=self._wait_s))
+            actions: list[a.Action] = [a.Wait(given.seconds("seconds", "time", "duration", "", default=self._wait_s))]
         elif name in _CLICKS:
-            action = _click(given, *_CLICKS[name])
+            actions = [_click(given, *_CLICKS[name])]
         elif name in _READERS:
-            action = _READERS[name](given)
+            actions = [_READERS[name](given)]
+        elif name in _CHORDS:
+            actions = [*given.presses("key", "keys", "hotkey", "")]
         else:
             raise UnreadableError(
                 f"unknown action {call.name[:40]!r}; known: click, left_double, right_single, drag, hotkey, type, "
                 "scroll, wait, finished"
             )
         given.check_all_used()
-        return [action] if field is None else [a.Click(*field), action]
+        return actions if field is None else [a.Click(*field), *actions]
 
     def _call(self, action: a.Action, space: CoordinateSpace) -> str:
         if isinstance(action, a.Wait):
@@ -175,51 +185,19 @@ def _doubao(name: str, key: str, value: str) -> str:
     return f"{key}={point}"
 
 
-def _split(text: str) -> tuple[str, list[Call]]:
-    """Thought and calls. The last `Action:` that calls follow to the end counts: texts may contain the word too."""
-    if OPENING in text and not _ACTION.search(text, 0, text.index(OPENING)):
-        return read_seed_calls(text)
-    text = _without_special_end(text)
-    places = list(_ACTION.finditer(text))
-    if not places:
-        raise UnreadableError(
-            "no 'Action:' found; end your response with a line such as: Action: click(start_box='(x,y)')",
-            (0, len(text)),
-        )
-    first_error: UnreadableError | None = None
-    for place in places if len(places) == 1 else [*places[:-_CANDIDATES:-1], places[0]]:
-        start = fence.end() if (fence := _FENCE.match(text, place.end())) else place.end()
-        try:
-            calls = parse_calls(text, start)
-        except UnreadableError as error:
-            first_error = first_error or error
-            continue
-        return _THOUGHT.sub("", text[: place.start()]).strip(), calls
-    raise first_error or UnreadableError("no action found")
-
-
-def _without_special_end(text: str) -> str:
-    """The text without the special tokens and code fences that stand at its end."""
-    text = text.rstrip()
-    for _ in range(8):  # each round copies the text
-        if text.endswith("|>"):
-            start = max(text.rfind("<|", max(0, len(text) - 60)), 0)
-            if not _SPECIAL.fullmatch(text, start):
-                return text
-            text = text[:start].rstrip()
-        else:
-            text = text.removesuffix("```").removesuffix("[EOS]").rstrip()
-    return text
-
-
 class _Arguments(Fields):
     """The arguments of a call, all of them texts; a number or place that is empty counts as not given."""
+
+    def __init__(self, arguments: dict[str, str], what: str, space: CoordinateSpace) -> None:
+        self.what, self.space, self._given = what[:60], space, arguments  # nothing in them is null
 
     def number(self, *names: str, default: float | None = None) -> float:
         """A finite number."""
         value = self.text(*names, default="")
         if not value and default is not None:
             return default
+        if not value.isascii():
+            value = unicodedata.normalize("NFKC", value[:41])
         if len(value) > 40 or not _FLOAT.fullmatch(value.strip()) or not math.isfinite(number := float(value)):
             raise self._wrong(names[0], "a number", value)
         return number
@@ -238,10 +216,15 @@ def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
     """Centre of `(x,y)`, `(x1,y1,x2,y2)`, `<point>x y</point>`, `<bbox>..</bbox>`, with or without box tokens."""
     if plain := _PLAIN.fullmatch(value):
         return space.pixel(int(plain[1]), int(plain[2]))
+    if not value.isascii():
+        value = unicodedata.normalize("NFKC", value[: MAX_PLACE + 1]).replace("\u3001", ",")  # full-width marks
     bare = _TAG.sub(" ", value) if len(value) <= MAX_PLACE else ""
     if not _NUMBERS.fullmatch(bare):
         raise UnreadableError(f"{call}: {value[:60]!r} is not a place; write it as '(x,y)'")
-    numbers = [float(number) for number in _NUMBER.findall(bare)]
+    numbers = [
+        float(number) if not percent else float(number) / 100 * space.model[index % 2]
+        for index, (number, percent) in enumerate(_NUMBER.findall(bare))
+    ]
     if len(numbers) == 3:
         raise UnreadableError(f"{call}: {value[:60]!r} has three numbers; a place has two, a box four")
     return space.pixel((numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2)
@@ -249,8 +232,10 @@ def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
 
 def _click(given: _Arguments, button: a.Button = "left", count: int = 1) -> a.Action:
     x, y = given.point(_START) or (None, None)
+    if given.used_up:
+        return a.Click(x, y, button, count)
     modifiers = read_chord(given.text("modifiers", default=""))
-    return a.Click(x, y, given.button("button", default=button), given.integer("count", default=count), modifiers)
+    return a.Click(x, y, given.button("button", default=button), given.count("count", default=count), modifiers)
 
 
 def _drag(given: _Arguments) -> a.Action:
@@ -262,24 +247,10 @@ def _drag(given: _Arguments) -> a.Action:
 def _scroll(given: _Arguments) -> a.Action:
     x, y = given.point(_START[:-1]) or (None, None)
     if given.has("dx", "dy") and not given.has("direction", ""):
-        return a.Scroll(x, y, given.integer("dx", default=0), given.integer("dy", default=0))
-    notches = given.integer("amount", default=WHEEL_NOTCHES)
+        return a.Scroll(x, y, given.wheel("dx", default=0), given.wheel("dy", default=0))
+    notches = given.wheel("amount", default=WHEEL_NOTCHES, signed=False)
     dx, dy = given.direction("direction", "")
     return a.Scroll(x, y, dx * notches, dy * notches)
-
-
-def _chord(given: _Arguments) -> a.Action:
-    found = read_chord(given.text("key", "keys", "hotkey", ""))
-    if not found:
-        raise UnreadableError(f"{given.what} needs key='...', such as key='ctrl c'")
-    return a.Press(found)
-
-
-def _one_key(given: _Arguments) -> str:
-    found = read_chord(given.text("key", ""))
-    if len(found) != 1:
-        raise UnreadableError(f"{given.what} takes one key, got {len(found)}")
-    return found[0]
 
 
 _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
@@ -288,11 +259,9 @@ _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
     "hover": lambda given: a.Move(*given.need_point(_START)),
     "move_to": lambda given: a.Move(*given.need_point(_START)),
     "scroll": _scroll,
-    "hotkey": _chord,
-    "press": _chord,
-    "keydown": lambda given: a.KeyDown(_one_key(given)),
-    "keyup": lambda given: a.KeyUp(_one_key(given)),
-    "release": lambda given: a.KeyUp(_one_key(given)),
+    "keydown": lambda given: a.KeyDown(given.one_key("key", "")),
+    "keyup": lambda given: a.KeyUp(given.one_key("key", "")),
+    "release": lambda given: a.KeyUp(given.one_key("key", "")),
     "mouse_down": lambda given: a.MouseDown(given.button("button", "")),
     "mouse_up": lambda given: a.MouseUp(given.button("button", "")),
     "type": lambda given: a.Type(given.text("content", "text", "")),
@@ -300,6 +269,10 @@ _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
     "call_user": lambda given: a.Fail(given.text("content", "reason", "", default="")),
     "ask_user": lambda given: a.AskUser(given.text("content", "question", "", default="")),
 }
+
+
+_CHORDS = ("hotkey", "press")
+_KNOWN = frozenset((*_CLICKS, *_READERS, *_CHORDS, "wait"))
 
 
 def _place(x: int, y: int, space: CoordinateSpace) -> str:

@@ -2,6 +2,7 @@
 
 Invariants:
     - The decision holds the prompt and the generation exactly as the engine had them, parsable or not.
+    - What a response thinks is never carried out, also where the prompt opened the thought; see `formats`.
     - A response without a valid action ends the episode as PARSE_ERROR, or with `patience` is a step that does nothing
       and whose error stands in the next prompt; an engine without an answer as MODEL_ERROR.
     - Every step of an episode samples with a seed of its own, derived from the episode's.
@@ -100,7 +101,9 @@ class VLMPolicy:
             self._conversation.respond(generation.response_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
-        response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        # A server of chat messages opens responses by its own template, and gives no log-probabilities.
+        opening = self._conversation.opening if generation.logprobs else ""
+        response = self._format.parse(opening + generation.text, self._vision.space(*observation.screenshot.shape[:2]))
         self._problem = response.problem
         self._unread = self._unread + 1 if response.errors else 0
         if response.errors:

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from dart_agent.engines.base.engine import BadResponse, Prompt
 from dart_agent.formats import ActionFormat, get_format, ui_tars_prompts
+from dart_agent.formats.grammar.reasoning import opened_by, split_reasoning
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -157,7 +158,11 @@ SHORT = Layout(first="{instruction}{image}")
 
 
 class Conversation:
-    """The history of one episode."""
+    """The history of one episode.
+
+    Attributes:
+        opening: what the prompt writes before every response, where that begins a thought; else "".
+    """
 
     def __init__(
         self,
@@ -174,6 +179,7 @@ class Conversation:
             (name, re.compile(found, re.DOTALL | re.MULTILINE)) for name, found in self._layout.parts.items()
         ]
         self._reply = [tokens.im_start_id, *tokens.encode(f"assistant\n{self._layout.reply}")]
+        self.opening = opened_by(self._layout.reply)
         self._end = [tokens.im_end_id, *tokens.encode("\n")]
         self._texts: dict[str, str] = {}
         self._turns: list[_Turn] = []
@@ -207,7 +213,7 @@ class Conversation:
             ids.pop()
         turn = self._turns[-1]
         turn.response = ids
-        text = self._tokens.decode(ids) if self._parts else ""
+        text = split_reasoning(self.opening + self._tokens.decode(ids)).answer if self._parts else ""
         turn.parts = {name: match[1].strip() if (match := find.search(text)) else "" for name, find in self._parts}
 
     def prompt(self) -> Prompt:

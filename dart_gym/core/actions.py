@@ -100,7 +100,8 @@ class Click(Action):
         _set_point(self)
         _check_button(self.button)
         _set_integers(self, 1, 3, names="count")
-        object.__setattr__(self, "modifiers", _canonical_keys("modifiers", self.modifiers))
+        if self.modifiers != ():
+            object.__setattr__(self, "modifiers", _canonical_keys("modifiers", self.modifiers))
 
 
 @dataclass(frozen=True, slots=True)

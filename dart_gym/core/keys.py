@@ -1,11 +1,14 @@
 """The one vocabulary of keys: canonical names, and the aliases that models and libraries use for them.
 
 Canonical names are lower-case pyautogui names (OSWorld's vocabulary): "ctrl", "enter", "pagedown", "f5", "a", "<".
+Keys that it has no name for keep that of X: "XF86AudioNext", "Hyper_L", "KP_Begin".
 """
 
 import re
+import unicodedata
 
-from dart_gym.core.suggestions import suggest
+from dart_gym.core.keysyms import keysym_meaning
+from dart_gym.core.suggestions import near_names
 
 _NAMED = {
     # canonical name: X keysym name
@@ -123,27 +126,97 @@ _ALIASES = {
     "quote": "'",
     "grave": "`",
     "kp_enter": "numenter",
+    # The number pad without Num Lock, and keys whose name in X says more than what they do.
+    "kp_home": "home",
+    "kp_left": "left",
+    "kp_up": "up",
+    "kp_right": "right",
+    "kp_down": "down",
+    "kp_prior": "pageup",
+    "kp_page_up": "pageup",
+    "kp_next": "pagedown",
+    "kp_page_down": "pagedown",
+    "kp_end": "end",
+    "kp_insert": "insert",
+    "kp_delete": "delete",
+    "kp_space": "space",
+    "kp_tab": "tab",
+    "kp_equal": "=",
+    "kp_separator": ",",
+    **{f"kp_f{number}": f"f{number}" for number in range(1, 5)},
+    "iso_enter": "enter",
+    "iso_level3_shift": "altright",
+    "mode_switch": "altright",
+    "meta_l": "win",
+    "meta_r": "winright",
+    "sys_req": "printscreen",
+    # Names of browsers' KeyboardEvent.code, which Playwright takes, too.
+    **{f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"},
+    **{f"digit{digit}": str(digit) for digit in range(10)},
+    **{f"numpad{digit}": f"num{digit}" for digit in range(10)},
+    "numpadenter": "numenter",
+    "numpadadd": "add",
+    "numpadsubtract": "subtract",
+    "numpadmultiply": "multiply",
+    "numpaddivide": "divide",
+    "numpaddecimal": "decimal",
+    "metaleft": "win",
+    "metaright": "winright",
+    "shiftright": "shiftright",
+    "controlright": "ctrlright",
+    "controlormeta": "ctrl",
+    "contextmenu": "menu",
+    "backquote": "`",
+    "bracketleft": "[",
+    "bracketright": "]",
 }
 
 KEYS = frozenset(_NAMED)
+_MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
+_OF_KEYSYM = {keysym: name for name, keysym in _NAMED.items()}
+_LONGEST = 60
 _COMMANDING = frozenset({"ctrl", "ctrlright", "alt", "win", "winright"})  # altright makes characters
 _JOINT = re.compile(r"(?<=.)\+(?=.)")
 
 
 def canonical_key(name: str) -> str:
-    """The canonical name of a key, its alias, or a single character. Raises `ValueError`, suggesting near names."""
-    if len(name) == 1 and name.isprintable() and name != " ":
+    """The canonical name of a key, its alias, a name of X, or a single character.
+
+    Raises:
+        ValueError: there is no such key; the message suggests near names.
+    """
+    if is_character(name) and name != " ":
         return name
     lowered = name.lower().strip() or name
     lowered = _ALIASES.get(lowered, lowered)
-    if lowered in _NAMED or (len(lowered) == 1 and lowered.isprintable()):
+    if lowered in _NAMED or is_character(lowered):
         return lowered
     compact = lowered.replace("_", "").replace("-", "").replace(" ", "")
     compact = _ALIASES.get(compact, compact)
-    if compact in _NAMED:
+    if compact in _NAMED and not ("-" in lowered and compact in _MODIFIERS):  # alt-left is two keys, page-down is one
         return compact
-    hint = suggest(lowered, [*_NAMED, *_ALIASES], count=3, otherwise="a key is a character or a name such as 'enter'")
-    raise ValueError(f"unknown key {name!r}; {hint}")
+    if len(name) <= _LONGEST and (found := keysym_meaning(name.strip())):
+        return found if found not in _OF_KEYSYM else _OF_KEYSYM[found]
+    if len(name) <= _LONGEST and not name.isascii() and (plain := unicodedata.normalize("NFKC", name)).isascii():
+        return canonical_key(plain)  # full-width letters
+    shown = repr(name if len(name) <= _LONGEST else name[:_LONGEST] + "...")
+    raise ValueError(f"unknown key {shown}; {_hint(lowered)}")
+
+
+def is_character(name: str) -> bool:
+    """Return whether a name is one character that a key can make: a printable one, a kind of space or a soft hyphen."""
+    return len(name) == 1 and (name.isprintable() or unicodedata.category(name) in ("Zs", "Cf"))
+
+
+def _hint(name: str) -> str:
+    """Near names, one for each key."""
+    near: dict[str, str] = {}
+    for found in near_names(name, [*_NAMED, *_ALIASES], count=6):
+        near.setdefault(_ALIASES.get(found, found), found)
+    names = list(near.values())[:3]
+    if not names:
+        return "a key is a character or a name such as 'enter'"
+    return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def chord_keys(text: str) -> list[str]:

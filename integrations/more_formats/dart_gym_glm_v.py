@@ -3,17 +3,19 @@
     I open the menu. <|begin_of_box|>left_click(start_box='[120,40]', element_info='File')<|end_of_box|>
     Memory: [{"file": "a.txt"}]
 
-Coordinates are 0 to 999. The last box counts; without one, the first line that is a call. The memory belongs to the
+Coordinates are 0 to 999. All boxes count, in order; without one, all lines that are calls. The memory belongs to the
 thought. Source: zai-org/GLM-V@8fc9756 examples/gui-agent/glm-45v/agent.md ("Desktop Environment"), gui_agent_45v.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from dart_agent.formats.grammar.action_format import (
+    MAX_ACTIONS,
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -22,9 +24,8 @@ from dart_agent.formats.grammar.action_format import (
     UnreadableError,
     as_tuple,
     parse_error,
-    text_of,
 )
-from dart_agent.formats.grammar.calls import parse_calls, quote
+from dart_agent.formats.grammar.calls import Call, parse_calls, quote
 from dart_agent.formats.grammar.fields import Fields, Point, read_json
 from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import click_name
@@ -34,7 +35,11 @@ from dart_gym.core import actions as a
 OPEN, CLOSE = "<|begin_of_box|>", "<|end_of_box|>"
 WAIT_S = 5.0
 STEPS = 5
-_CALL = re.compile(r"^[ \t]*(?:Action:[ \t]*)?([A-Za-z_]{3,20}\(.*\))[ \t]*$", re.MULTILINE)
+_CALL = re.compile(
+    r"^[ \t]*(?:\**action\**[ \t]*[:\uff1a]\**[ \t]*)?([A-Za-z_]{3,20}[(\uff08].*[)\uff09])[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FULL_WIDTH = str.maketrans("\uff3b\uff3d\uff08\uff09()\uff0c", "[][][],")
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
@@ -64,27 +69,35 @@ class GLMVFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
-            start, end = _place(text)
-            call = text[start:end]
-            reading.thought = (text[:start].removesuffix(OPEN) + text[end:].removeprefix(CLOSE)).strip()
-            for one in parse_calls(call):
-                fields = Fields({key: _value(key, value) for key, value in one.arguments.items()}, one.name, space)
-                fields.take("element_info")
-                if one.name in _CLICKS:
-                    reading.actions.append(a.Click(*_at(fields), *_CLICKS[one.name]))
-                elif one.name in _READERS:
-                    reading.actions.append(_READERS[one.name](fields))
-                else:
-                    known = ", ".join((*_CLICKS, *_READERS))
-                    raise UnreadableError(f"unknown action {one.name[:40]!r}; known: {known}", (start, end))
-                fields.check_all_used()
+            text, space = reading.answer(response), self.space(screen)
+            places = _places(text)
+            reading.thought = _outside(text, places)
+            for start, end in places:
+                for call in parse_calls(text[:end], start):
+                    self._add(reading, call, space)
         except ValueError as error:
             reading.actions = []
-            reading.errors.append(parse_error(error))
+            reading.give_up(error)
         return reading.result("there is no call in the response")
+
+    @staticmethod
+    def _add(reading: Reading, call: Call, space: CoordinateSpace) -> None:
+        try:
+            name = call.name if call.name in _READERS or call.name in _CLICKS else _NAMES.get(call.name.lower(), "")
+            fields = Fields({key: _value(key, value) for key, value in call.arguments.items()}, call.name, space)
+            fields.take("element_info")
+            if name in _CLICKS:
+                reading.actions.append(a.Click(*_at(fields), *_CLICKS[name]))
+            elif name in _READERS:
+                reading.actions += _READERS[name](fields)
+            else:
+                known = ", ".join((*_CLICKS, *_READERS))
+                raise UnreadableError(f"unknown action {call.name[:40]!r}; known: {known}")
+            fields.check_all_used()
+        except ValueError as error:
+            reading.errors.append(parse_error(error, call.span))
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response: the thought, and the calls in one box."""
@@ -99,18 +112,34 @@ class GLMVFormat:
         return DESCRIPTION
 
 
-def _place(text: str) -> tuple[int, int]:
+def _places(text: str) -> list[tuple[int, int]]:
     """Where the calls of a response are. Raises `UnreadableError`."""
-    if (start := text.rfind(OPEN)) >= 0:
+    places: list[tuple[int, int]] = []
+    position = 0
+    while (start := text.find(OPEN, position)) >= 0:
         end = text.find(CLOSE, start)
-        return start + len(OPEN), len(text) if end < 0 else end
-    if (found := _CALL.search(text)) is None:
-        raise UnreadableError(f"no call in {OPEN}...{CLOSE}, and no line that is one", (0, len(text)))
-    return found.span(1)
+        end = len(text) if end < 0 else end
+        places.append((start + len(OPEN), end))
+        position = end
+        if len(places) > MAX_ACTIONS:
+            raise UnreadableError(f"more than {MAX_ACTIONS} boxes in one response", (start, len(text)))
+    places = places or [line.span(1) for line in islice(_CALL.finditer(text), MAX_ACTIONS + 1)]
+    if not places or len(places) > MAX_ACTIONS:
+        none = f"no call in {OPEN}...{CLOSE}, and no line that is one"
+        raise UnreadableError(f"more than {MAX_ACTIONS} calls" if places else none, (0, len(text)))
+    return places
+
+
+def _outside(text: str, places: list[tuple[int, int]]) -> str:
+    parts, position = [], 0
+    for start, end in places:
+        parts.append(text[position:start].removesuffix(OPEN).rstrip())
+        position = end + len(CLOSE) if text.startswith(CLOSE, end) else end
+    return "".join((*parts, text[position:])).strip()
 
 
 def _value(name: str, value: str) -> Any:
-    return read_json(value) if name in ("start_box", "end_box") else value
+    return read_json(value.translate(_FULL_WIDTH)) if name in ("start_box", "end_box") else value
 
 
 def _at(given: Fields) -> Point:
@@ -119,22 +148,23 @@ def _at(given: Fields) -> Point:
 
 def _scroll(given: Fields) -> a.Action:
     x, y = given.pair("start_box") or (None, None)
-    direction, steps = given.text("direction"), given.integer("step", default=STEPS)
+    direction, steps = given.text("direction"), given.wheel("step", default=STEPS, signed=False)
     if direction not in ("up", "down"):
-        raise UnreadableError(f"direction must be down or up, got {direction[:40]!r}")
+        raise UnreadableError(f"scroll: direction must be down or up, got {direction[:40]!r}")
     return a.Scroll(x, y, dy=steps if direction == "down" else -steps)
 
 
-_READERS: dict[str, Callable[[Fields], a.Action]] = {
-    "hover": lambda given: a.Move(*_at(given)),
-    "left_drag": lambda given: a.Drag((_at(given), given.need(given.pair("end_box"), "end_box='[x,y]'"))),
-    "key": lambda given: a.Press(given.keys("keys")),
-    "type": lambda given: a.Type(given.text("content")),
-    "scroll": _scroll,
-    "WAIT": lambda given: a.Wait(WAIT_S),
-    "DONE": lambda given: a.Done(),
-    "FAIL": lambda given: a.Fail(),
+_READERS: dict[str, Callable[[Fields], Sequence[a.Action]]] = {
+    "hover": lambda given: [a.Move(*_at(given))],
+    "left_drag": lambda given: [a.Drag((_at(given), given.need(given.pair("end_box"), "end_box='[x,y]'")))],
+    "key": lambda given: given.presses("keys"),
+    "type": lambda given: [a.Type(given.text("content"))],
+    "scroll": lambda given: [_scroll(given)],
+    "WAIT": lambda given: [a.Wait(WAIT_S)],
+    "DONE": lambda given: [a.Done()],
+    "FAIL": lambda given: [a.Fail()],
 }
+_NAMES = {name.lower(): name for name in (*_CLICKS, *_READERS)}
 
 
 def _write(action: a.Action, space: CoordinateSpace) -> str:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Literal, get_args
 
 from dart_agent.formats.grammar.action_format import (
     HALF_PAIR,
+    MAX_ACTIONS,
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -26,7 +28,6 @@ from dart_agent.formats.grammar.action_format import (
     as_tuple,
     one_of,
     parse_error,
-    text_of,
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import DIRECTIONS, Fields, json_objects
@@ -35,8 +36,7 @@ from dart_gym.core import actions as a
 
 Version = Literal["1", "1.5", "2"]
 SCROLL_NOTCHES = 5
-_CLICK = re.compile(r"\bClick\(\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*,\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*\)")
-_THINK = re.compile(r"</?think>")
+_CLICK = re.compile(r"\bClick[(\uff08]\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*[,\uff0c]\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*[)\uff09]")
 
 DESCRIPTION = """Write one JSON object: {"note": "", "thought": "your reasoning", "action": ACTION}, with ACTION one of
 {"action": "click_element", "element": "its description", "x": int, "y": int}
@@ -65,9 +65,9 @@ class HoloFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
+            text, space = reading.answer(response), self.space(screen)
             place = 0
             before: list[str] = []
             for found in json_objects(text):
@@ -75,13 +75,14 @@ class HoloFormat:
                 place = found.span[1]
                 self._add(reading, before, found.value, space)
             rest = text[place:]
-            if not reading.actions and not reading.errors and (click := _CLICK.search(rest)):
-                reading.actions.append(a.Click(*space.pixel(float(click[1]), float(click[2]))))
-                rest = rest[: click.start()] + rest[click.end() :]
-            parts = (_THINK.sub("", part).strip() for part in (*before, rest))
+            if not reading.actions and not reading.errors:
+                for click in islice(_CLICK.finditer(rest), MAX_ACTIONS):
+                    reading.actions.append(a.Click(*space.pixel(float(click[1]), float(click[2]))))
+                rest = _CLICK.sub("", rest) if reading.actions else rest
+            parts = (part.strip() for part in (*before, rest))
             reading.thought = "\n".join(part for part in parts if part)
         except ValueError as error:
-            reading.errors.append(parse_error(error))
+            reading.give_up(error)
         return reading.result('no JSON object with an action such as {"action": "click_absolute", "x": 1, "y": 2}')
 
     def _add(self, reading: Reading, said: list[str], given: Mapping[str, Any], space: CoordinateSpace) -> None:
@@ -157,7 +158,7 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "go_back": lambda given: [a.Press(("alt", "left"))],
     "refresh": lambda given: [a.Press(("f5",))],
     "goto": lambda given: visiting(given.text("url")),
-    "wait": lambda given: [a.Wait(given.number("seconds", default=2))],
+    "wait": lambda given: [a.Wait(given.seconds("seconds", default=2))],
     "answer": lambda given: [a.Done(given.text("content"))],
     "restart": _restart,
 }

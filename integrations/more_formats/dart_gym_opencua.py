@@ -7,7 +7,7 @@ episode. What coordinates mean depends on the checkpoint: OpenCUA-7B and -32B wr
 import re
 from typing import Literal, get_args
 
-from dart_gym_python_actions import MODULES, read_actions, write_action
+from dart_gym_python_actions import BARE, MODULES, read_actions, write_action
 
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
@@ -17,10 +17,8 @@ from dart_agent.formats.grammar.action_format import (
     UnreadableError,
     as_tuple,
     one_of,
-    parse_error,
-    text_of,
 )
-from dart_agent.formats.grammar.literals import last_block, read_calls
+from dart_agent.formats.grammar.literals import code_of, outside, read_calls
 from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -60,19 +58,17 @@ class OpenCUAFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response; the thought keeps the other sections as they are."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
-            block = last_block(text)
-            if block is None:
+            text, space = reading.answer(response), self.space(screen)
+            blocks = code_of(text, BARE)
+            if not blocks:
                 raise UnreadableError("no code block under '## Code:'", (0, len(text)))
-            before = text[: block.start]
-            heads = list(_CODE.finditer(before))
-            reading.thought = before[: heads[-1].start() if heads else len(before)].strip()
-            calls = read_calls(text[block.code], imports=MODULES, offset=block.code.start)
-            read_actions(calls, space, reading)
-        except UnreadableError as error:
-            reading.errors.append(parse_error(error))
+            reading.thought = _CODE.sub("", outside(text, blocks)).strip()
+            for block in blocks:
+                read_actions(read_calls(text[block.code], imports=MODULES, offset=block.code.start), space, reading)
+        except ValueError as error:
+            reading.give_up(error)
         return reading.result("there is no call in the code")
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:

@@ -1,22 +1,20 @@
 """OSWorld's `pyautogui`: Python calls in a code block, read through an allow-list and never run.
 
-The last code block counts, or the whole text where there is none; the bare words `WAIT`, `DONE` and `FAIL` stand for
-actions. Coordinates are absolute in the image that the model saw. See `python_actions` for the calls.
+All code blocks count, in order; where there is none, the whole text if it is Python, or the calls that it ends with.
+The bare words `WAIT`, `DONE` and `FAIL` stand for actions. Coordinates are absolute in the image that the model saw.
+See `python_actions` for the calls.
 """
 
-from dart_gym_python_actions import MODULES, read_actions, write_action
+from dart_gym_python_actions import BARE, MODULES, read_actions, write_action
 
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
     Response,
     Screen,
-    UnreadableError,
     as_tuple,
-    parse_error,
-    text_of,
 )
-from dart_agent.formats.grammar.literals import last_block, read_calls
+from dart_agent.formats.grammar.literals import Block, code_of, is_source, outside, read_calls
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -40,18 +38,15 @@ class PyAutoGuiFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         try:
-            text = text_of(response)
-            block = last_block(text)
-            code, offset = (text[block.code], block.code.start) if block else (text, 0)
-            reading.thought = (text[: block.start] + text[block.end :]).strip() if block else ""
-            if (word := code.strip()) in _WORDS:
-                reading.actions.append(_WORDS[word])
-            else:
-                read_actions(read_calls(code, imports=MODULES, offset=offset), space, reading)
-        except UnreadableError as error:
-            reading.errors.append(parse_error(error))
+            text, space = reading.answer(response), self.space(screen)
+            blocks = code_of(text, None if is_source(text) else BARE) or [Block(0, len(text), slice(0, len(text)))]
+            reading.thought = outside(text, blocks)
+            for block in blocks:
+                read_actions(read_calls(text[block.code], imports=MODULES, offset=block.code.start), space, reading)
+        except ValueError as error:
+            reading.give_up(error)
         return reading.result("there is no call in the code")
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:

@@ -5,6 +5,7 @@ Coordinates relative to the pointer need to know where it is, so they are errors
 are accepted and have no effect: desktops pace themselves.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,11 @@ from dart_gym.core import actions as a
 
 MODULES = ("pyautogui", "time", "pyperclip")
 MAX_PRESSES = 100
+BARE = re.compile(
+    r"(?:(?:pyautogui|computer|time|pyperclip)\.\w+\(.*\)[ \t]*;?|import (?:pyautogui|time|pyperclip)"
+    r"|WAIT|DONE|FAIL)[ \t]*"
+)
+"""A line that is a call without a code block around it."""
 _PACE = ("duration", "interval", "tween", "logScreenshot", "_pause", "pause", "mouseDownUp")
 
 
@@ -80,7 +86,7 @@ def _is_paste(call: PyCall) -> bool:
 def _click(button: str, count: int) -> Callable[[Run, Fields], None]:
     def read(run: Run, given: Fields) -> None:
         x, y = _place(given) or (None, None)
-        clicks = given.integer("clicks", default=count)
+        clicks = given.count("clicks", default=count)
         run.done.append(a.Click(x, y, given.button("button", default=button), clicks))
 
     return read
@@ -96,7 +102,7 @@ def _place(given: Fields) -> tuple[int, int] | None:
 
 def _scroll(axis: str) -> Callable[[Run, Fields], None]:
     def read(run: Run, given: Fields) -> None:
-        notches = given.integer("clicks")
+        notches = given.wheel("clicks")
         x, y = _place(given) or (None, None)
         run.done.append(a.Scroll(x, y, dx=notches) if axis == "x" else a.Scroll(x, y, dy=-notches))
 
@@ -106,7 +112,9 @@ def _scroll(axis: str) -> Callable[[Run, Fields], None]:
 def _write(run: Run, given: Fields) -> None:
     text = given.take("message", "text")
     if isinstance(text, list):
-        run.done.extend(a.Press((str(key),)) for key in text[:MAX_PRESSES])
+        if len(text) > MAX_PRESSES:
+            raise UnreadableError(f"{given.what} needs at most {MAX_PRESSES} keys, got {len(text)}")
+        run.done.extend(a.Press((str(key),)) for key in text)
     elif isinstance(text, str):
         run.done.append(a.Type(text))
     else:
@@ -130,7 +138,7 @@ def _hotkey(run: Run, given: Fields) -> None:
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise UnreadableError(f"{given.what} needs names of keys")
     given.take("*")
-    run.done.append(a.Press(tuple(keys)))
+    run.done += Fields({"keys": keys}, given.what, given.space).presses("keys")
 
 
 def _drag_to(run: Run, given: Fields) -> None:
@@ -184,16 +192,16 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[[Run, Fields], Any]]] = {
     "typewrite": (("message", "interval"), _write),
     "press": (("keys", "presses", "interval"), _press),
     "hotkey": (("*",), _hotkey),
-    "keyDown": (("key",), lambda run, given: run.done.append(a.KeyDown(given.text("key")))),
-    "keyUp": (("key",), lambda run, given: run.done.append(a.KeyUp(given.text("key")))),
+    "keyDown": (("key",), lambda run, given: run.done.append(a.KeyDown(given.one_key("key")))),
+    "keyUp": (("key",), lambda run, given: run.done.append(a.KeyUp(given.one_key("key")))),
     "mouseDown": ((*_XY, "button"), _mouse(a.MouseDown)),
     "mouseUp": ((*_XY, "button"), _mouse(a.MouseUp)),
-    "sleep": (("seconds",), lambda run, given: run.done.append(a.Wait(given.number("seconds")))),
-    "time.sleep": (("seconds",), lambda run, given: run.done.append(a.Wait(given.number("seconds")))),
+    "sleep": (("seconds",), lambda run, given: run.done.append(a.Wait(given.seconds("seconds")))),
+    "time.sleep": (("seconds",), lambda run, given: run.done.append(a.Wait(given.seconds("seconds")))),
     "pyperclip.copy": (("text",), _copy),
     "computer.triple_click": (_XY, _click("left", 3)),
     "computer.tripleClick": (_XY, _click("left", 3)),
-    "computer.wait": (("seconds",), lambda run, given: run.done.append(a.Wait(given.number("seconds", default=2.0)))),
+    "computer.wait": (("seconds",), lambda run, given: run.done.append(a.Wait(given.seconds("seconds", default=2.0)))),
     "computer.terminate": (("status", "answer"), _terminate),
     "WAIT": ((), lambda run, given: run.done.append(a.Wait(2.0))),
     "DONE": ((), lambda run, given: run.done.append(a.Done())),

@@ -16,7 +16,7 @@ out without any source being made.
 import ast
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from dart_agent.formats import get_format
@@ -27,11 +27,12 @@ from dart_agent.formats.grammar.action_format import (
     Response,
     Screen,
     UnreadableError,
+    answer_of,
     one_of,
     parse_error,
-    text_of,
 )
 from dart_agent.formats.grammar.literals import parse_source
+from dart_agent.formats.grammar.reasoning import Split
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym.core.keys import canonical_key
@@ -84,10 +85,14 @@ class PublishedUITarsFormat:
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response, and in `ignored` what had no effect."""
         try:
-            text = text_of(response)
-        except UnreadableError as error:
+            split, space = answer_of(response), self.space(screen)
+        except ValueError as error:
             return ParsedResponse("", (), (parse_error(error),))
-        return parse_as_published(text, self.space(screen), self._parser)
+        found = parse_as_published(split.answer, space, self._parser)
+        if not split.reasoning:
+            return found
+        thought = "\n".join(part for part in (split.reasoning, found.thought) if part)
+        return replace(found, thought=thought, errors=tuple(_moved(split, error) for error in found.errors))
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response in UI-TARS's own spelling."""
@@ -96,6 +101,10 @@ class PublishedUITarsFormat:
     def describe(self) -> str:
         """The action space as UI-TARS's prompt states it."""
         return self._written.describe()
+
+
+def _moved(split: Split, error: ParseError) -> ParseError:
+    return replace(error, span=split.place(error.span))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,9 @@ A hosted model returns text: which ids it read and sampled, and how probable the
 comes from here can be trained on: a request for training is refused, and log-probabilities are always empty.
 
 Invariants:
-    - The ids of a `Generation` are those of its text in the given tokenizer; they serve the history and nothing else.
+    - The ids of a `Generation` are those of its answer in the given tokenizer; they serve the history and nothing else.
+    - What a server's reasoning parser sent apart (`reasoning_content`, `reasoning`) stands in the text between think
+      tags, so that it is shown, recorded and not carried out; the history leaves it out, as the servers ask for.
     - A key is sent to the server it was given for and never stored or shown.
 """
 
@@ -26,6 +28,7 @@ from dart_agent.engines.base.engine import (
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.http_server import HTTPServer
 from dart_agent.engines.http.image_encoding import ENCODER
+from dart_agent.formats.grammar.reasoning import message_text
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.backoff import Pauses
@@ -93,8 +96,8 @@ class OpenAICompatibleEngine:
             data = await self._ask(body, started + self._timeout)
         finally:
             self._in_flight -= 1
-        text, reason = _read(data)
-        response_ids = tuple(self._tokens.encode(text))
+        text, answer, reason = _read(data)
+        response_ids = tuple(self._tokens.encode(answer))
         self._requests += 1
         self._generated += len(response_ids)
         seconds = (0.0, time.monotonic() - started)
@@ -135,11 +138,13 @@ class OpenAICompatibleEngine:
                 await pauses.wait(busy)
 
 
-def _read(data: Any) -> tuple[str, str]:
-    """(text, finish reason) of a chat completion."""
+def _read(data: Any) -> tuple[str, str, str]:
+    """(text with its reasoning, the answer alone, finish reason) of a chat completion."""
     try:
         choice = data["choices"][0]
-        text = choice["message"]["content"]
+        message = choice["message"]
+        text = message_text(message)
+        answer = message_text({"content": message.get("content")})
         reason = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EngineMismatch(
@@ -148,8 +153,8 @@ def _read(data: Any) -> tuple[str, str]:
         ) from None
     if reason == "content_filter":
         raise EngineError("the server's content filter withheld the response")
-    if not isinstance(text, str) or not text:
+    if not text:
         raise EngineError(
             f"the model answered without text (finish_reason {reason!r}): raise max_tokens if it spent them on thinking"
         )
-    return text, "length" if reason == "length" else "stop"
+    return text, answer, "length" if reason == "length" else "stop"

@@ -3,6 +3,8 @@
 Invariants:
     - `parse` never raises because of a response, whatever it is: what cannot be understood is a `ParseError` value
       with a reason for the model to read and the place in the text. Nothing becomes a silent no-op.
+    - Formats read the answer only: `Reading.answer` takes the reasoning off first (see `reasoning`). A response that
+      ends inside its reasoning is an `EndedWhileThinking`.
     - Nothing that a model wrote is ever evaluated. Every length, depth and count is bounded, so that no response
       takes longer than tens of milliseconds.
     - Coordinates become pixels in one place, `CoordinateSpace.pixel`, whatever the format.
@@ -10,20 +12,24 @@ Invariants:
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from dart_agent.formats.grammar.reasoning import Split, message_text, split_reasoning
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_gym.core.actions import Action
+from dart_gym.core.actions import Action, Press
 
 MAX_RESPONSE = 160_000
+"""Characters of an answer; with its reasoning a response may have half as many again."""
+MAX_TEXT = MAX_RESPONSE * 3 // 2
 MAX_ACTIONS = 32
 MAX_REASON = 280
 
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Response = str | bytes | Mapping[str, Any]
-"""What a model answered: its text, or for APIs with tools the response object as a dict (or the JSON text of it)."""
+"""What a model answered: its text, a chat message with `content` and maybe `reasoning_content`, or for APIs with tools
+the response object as a dict (or the JSON text of it)."""
 
 Screen = tuple[int, int] | CoordinateSpace
 """(width, height) of the real screen in pixels, or a `CoordinateSpace` where the image that the model saw is known."""
@@ -46,11 +52,22 @@ class ParseError:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedWhileThinking(ParseError):
+    """The response ended inside its reasoning, so that it has no answer. `span` is the place of that reasoning."""
+
+
+THINKING = (
+    "the response ended while thinking, so nothing is carried out: raise max_tokens (the length of a response), or ask "
+    "for shorter thoughts"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedResponse:
     """A model's response, understood.
 
     Attributes:
-        thought: all that is not an action.
+        thought: all that is not an action: the reasoning, then what the answer says beside its actions.
         actions: those that could be read, in order. Where there are errors, carry out none of them: the response
             means something that was not understood.
         errors: what could not be read; never empty where there are no actions.
@@ -72,6 +89,14 @@ class UnreadableError(ValueError):
     def __init__(self, reason: str, span: tuple[int, int] | None = None) -> None:
         super().__init__(reason)
         self.span = span
+
+
+class UnfinishedThoughtError(UnreadableError):
+    """The response ended inside its reasoning."""
+
+    def __init__(self, thought: str = "", span: tuple[int, int] | None = None) -> None:
+        super().__init__(THINKING, span)
+        self.thought = thought
 
 
 class InexpressibleError(ValueError):
@@ -117,51 +142,95 @@ def one_of(known: Iterable[str], what: str, value: str) -> None:
 
 def text_of(response: Response) -> str:
     """The text of a response that should be one. Raises `UnreadableError`: it is none, too long, or not UTF-8."""
+    text = response if isinstance(response, str) else _decoded(response)
+    if len(text) > MAX_TEXT:
+        raise UnreadableError(
+            f"the response has {len(text)} characters, at most {MAX_TEXT} are read", (MAX_TEXT, len(text))
+        )
+    if not text.isascii() and (half := HALF_PAIR.search(text)):
+        raise UnreadableError("the response holds half of a surrogate pair: it is no text", half.span())
+    return text
+
+
+def _decoded(response: Any) -> str:
+    """The text of bytes, or of a chat message."""
     if isinstance(response, bytes):
-        if len(response) > 4 * MAX_RESPONSE:
-            raise UnreadableError(f"the response has {len(response)} bytes, at most {4 * MAX_RESPONSE} are read")
+        if len(response) > 4 * MAX_TEXT:
+            raise UnreadableError(f"the response has {len(response)} bytes, at most {4 * MAX_TEXT} are read")
         try:
-            response = response.decode()
+            return response.decode()
         except UnicodeDecodeError as error:
             raise UnreadableError(f"the response is not UTF-8: {error.reason} at byte {error.start}") from None
-    if not isinstance(response, str):
-        raise UnreadableError(f"the response must be text, got {type(response).__name__}")
-    if len(response) > MAX_RESPONSE:
-        raise UnreadableError(
-            f"the response has {len(response)} characters, at most {MAX_RESPONSE} are read",
-            (MAX_RESPONSE, len(response)),
-        )
-    if not response.isascii() and (half := HALF_PAIR.search(response)):
-        raise UnreadableError("the response holds half of a surrogate pair: it is no text", half.span())
-    return response
+    if isinstance(response, Mapping) and ("content" in response or "reasoning_content" in response):
+        return message_text(response)
+    raise UnreadableError(f"the response must be text, got {type(response).__name__}")
+
+
+def answer_of(response: Response) -> Split:
+    """The reasoning and the answer of a response that should be text.
+
+    Raises:
+        UnfinishedThoughtError: it ends inside its reasoning.
+        UnreadableError: it is no text, too long, or not UTF-8.
+    """
+    split = split_reasoning(text_of(response))
+    if split.unfinished:
+        raise UnfinishedThoughtError(split.reasoning, split.unfinished)
+    if len(split.answer) > MAX_RESPONSE:
+        span = split.place((MAX_RESPONSE, len(split.answer)))
+        raise UnreadableError(f"the answer has {len(split.answer)} characters, at most {MAX_RESPONSE} are read", span)
+    return split
 
 
 def parse_error(error: ValueError, span: tuple[int, int] = (0, 0)) -> ParseError:
     """The value of an exception; `span` is used where it has none of its own."""
     own = error.span if isinstance(error, UnreadableError) else None
-    reason = str(error) or type(error).__name__
-    return ParseError(reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "...", own or span)
+    kind = EndedWhileThinking if isinstance(error, UnfinishedThoughtError) else ParseError
+    reason = HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", str(error)) or type(error).__name__
+    return kind(reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "...", own or span)
 
 
 def as_tuple(actions: Action | tuple[Action, ...]) -> tuple[Action, ...]:
-    """One action or several, as several. Raises ValueError for none."""
+    """One action or several, as several.
+
+    Raises:
+        InexpressibleError: there is none, or a chord that names a key twice, which would be read as several presses.
+    """
     given = (actions,) if isinstance(actions, Action) else tuple(actions)
     if not given:
         raise InexpressibleError("a response holds at least one action")
+    for action in given:
+        if isinstance(action, Press) and len(set(action.keys)) < len(action.keys):
+            raise InexpressibleError(f"a chord names each key once: {'+'.join(action.keys)[:100]} is none")
     return given
 
 
 class Reading:
-    """A response while it is being read: collects actions, and an error for what yields none."""
+    """A response while it is being read: collects actions, and an error for what yields none.
+
+    Spans of errors are places in the answer that `answer` gave; `result` turns them into places in the response.
+    """
 
     def __init__(self, thought: str = "") -> None:
         self.thought = thought
         self.actions: list[Action] = []
         self.errors: list[ParseError] = []
+        self._split = Split("", "")
+
+    def answer(self, response: Response) -> str:
+        """The answer of a text response; its reasoning becomes a part of the thought. Raises as `answer_of`."""
+        self._split = answer_of(response)
+        return self._split.answer
 
     def fail(self, reason: str, span: tuple[int, int] = (0, 0)) -> None:
         """Note an error."""
         self.errors.append(parse_error(ValueError(reason), span))
+
+    def give_up(self, error: ValueError) -> None:
+        """Note an error that ends the reading; what was thought before it is kept."""
+        if isinstance(error, UnfinishedThoughtError):
+            self.thought = error.thought
+        self.errors.append(parse_error(error))
 
     def result(self, nothing: str = "the response holds no action") -> ParsedResponse:
         """What was read; `nothing` is the reason where it is nothing at all."""
@@ -169,4 +238,9 @@ class Reading:
             self.fail(f"{len(self.actions)} actions in one response, at most {4 * MAX_ACTIONS} are read")
         if not self.actions and not self.errors:
             self.fail(nothing)
-        return ParsedResponse(self.thought, tuple(self.actions), tuple(self.errors))
+        split = self._split
+        thought = (
+            "\n".join(part for part in (split.reasoning, self.thought) if part) if split.reasoning else self.thought
+        )
+        errors = tuple(replace(error, span=split.place(error.span)) for error in self.errors)
+        return ParsedResponse(thought, tuple(self.actions), errors)

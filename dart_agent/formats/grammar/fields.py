@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dart_agent.formats.grammar.action_format import HALF_PAIR, MAX_ACTIONS, UnreadableError
-from dart_agent.formats.grammar.key_chords import read_chord, read_keys
+from dart_agent.formats.grammar.key_chords import MAX_KEYS, Chord, read_chord, read_keys, read_presses
+from dart_agent.formats.grammar.pointer import notches
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_gym.core.actions import Button
+from dart_gym.core.actions import MAX_WAIT_S, Button, Press
 
 _DECODER = json.JSONDecoder()
-_START = re.compile(r"\{")
+_START = re.compile("[{\uff5b]")
 _TRIES = 64
+_NARROWED = 4  # tries in which full-width punctuation is read
 _MISSING = object()
+MAX_NOTCHES = 100
+"""Of one turn of the wheel."""
 DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 Point = tuple[int, int]
 
@@ -33,6 +37,11 @@ class Fields:
             if (value := self._given.pop(name, _MISSING)) is not _MISSING:
                 return value
         return None
+
+    @property
+    def used_up(self) -> bool:
+        """Whether every field was taken."""
+        return not self._given
 
     def has(self, *names: str) -> bool:
         """Whether one of some names is given and not yet taken."""
@@ -64,6 +73,26 @@ class Fields:
         if number != int(number):
             raise self._wrong(names[0], "a whole number", number)
         return int(number)
+
+    def seconds(self, *names: str, default: float | None = None) -> float:
+        """A time that a desktop may wait."""
+        return self._within(names[0], self.number(*names, default=default), 0, MAX_WAIT_S)
+
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = 3) -> int:
+        """A number of clicks, or of something else that is repeated."""
+        return int(self._within(names[0], self.integer(*names, default=default), least, most))
+
+    def wheel(self, *names: str, default: float | None = None, size: float = 1, signed: bool = True) -> int:
+        """A turn of the wheel in notches, of a number that is `size` for each; no turn is longer than `MAX_NOTCHES`."""
+        most = MAX_NOTCHES * size
+        given = self.integer(*names, default=int(default) if default is not None else None) if size == 1 else None
+        number = self.number(*names, default=default) if given is None else given
+        return notches(self._within(names[0], number, -most if signed else 0, most), size)
+
+    def _within(self, name: str, number: float, least: float, most: float) -> float:
+        if not least <= number <= most:
+            raise UnreadableError(f"{self.what}: {name} must be in [{least:g}, {most:g}], got {shown(number)}")
+        return number
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """True or false."""
@@ -97,6 +126,36 @@ class Fields:
             raise self._wrong(names[0], "a list of keys", value)
         return read_keys(value)
 
+    def need_keys(self, *names: str) -> Chord:
+        """A chord that must be given."""
+        if not (found := self.keys(*names)):
+            raise UnreadableError(f"{self.what} needs {names[0]}: a key or a chord such as 'ctrl+c'")
+        return self.chord(found)
+
+    def presses(self, *names: str, spaces_part: bool = False) -> list[Press]:
+        """Chords to press in order: one, or several where keys repeat, or with `spaces_part` as xdotool parts them."""
+        value = self.take(*names)
+        if isinstance(value, str) or (isinstance(value, Sequence) and not isinstance(value, bytes)):
+            found = [Press(self.chord(keys)) for keys in read_presses(value, spaces_part=spaces_part)]
+            if found:
+                return found
+        elif value is not None:
+            raise self._wrong(names[0], "a key or a list of keys", value)
+        raise UnreadableError(f"{self.what} needs {names[0]}: a key or a chord such as 'ctrl+c'")
+
+    def chord(self, keys: Chord) -> Chord:
+        """A chord that a desktop can press. Raises `UnreadableError` for too many keys."""
+        if len(keys) > MAX_KEYS:
+            raise UnreadableError(f"{self.what}: a chord holds 1 to {MAX_KEYS} keys, got {len(keys)}")
+        return keys
+
+    def one_key(self, *names: str) -> str:
+        """One key."""
+        found = self.keys(*names)
+        if len(found) != 1:
+            raise UnreadableError(f"{self.what} takes one key, got {len(found)}")
+        return found[0]
+
     def pair(self, *names: str) -> Point | None:
         """A point `[x, y]`; None where not given."""
         value = self.take(*names)
@@ -111,12 +170,19 @@ class Fields:
 
     def point_of(self, value: Any, name: str) -> Point:
         """A point of two numbers; of four the centre of their box."""
-        values = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else []
-        numbers = [_number(item) for item in values[:5]]
+        values = list(value[:5]) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else []
+        numbers = [self._coordinate(item, index % 2) for index, item in enumerate(values)]
         if len(numbers) not in (2, 4) or not all(isinstance(number, (int, float)) for number in numbers):
             raise self._wrong(name, "two numbers", value)
         found = [float(number) for number in numbers]  # type: ignore[arg-type]  # the line above looked
         return self.space.pixel((found[0] + found[-2]) / 2, (found[1] + found[-1]) / 2)
+
+    def _coordinate(self, value: Any, axis: int) -> float | int | None:
+        """A number, or a share of the screen such as "50%" in the model's own unit."""
+        if isinstance(value, str) and len(value) <= 40 and (text := value.strip()).endswith(("%", "\uff05")):
+            share = _number(text[:-1])
+            return None if share is None else share / 100 * self.space.model[axis]
+        return _number(value)
 
     def need(self, point: Point | None, name: str) -> Point:
         """A point that must be given."""
@@ -174,7 +240,7 @@ def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[
     tries = count = 0
     while (mark := _START.search(text, start)) and tries < _TRIES:
         try:
-            value, start = _DECODER.raw_decode(text, mark.start())
+            value, start = _decode(text, mark.start(), narrowed=tries < _NARROWED)
         except RecursionError:
             raise UnreadableError("JSON is nested too deeply", (mark.start(), end)) from None
         except ValueError:  # also a number of too many digits
@@ -186,11 +252,63 @@ def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[
         yield Found(value, (mark.start(), start))
 
 
+def _decode(text: str, start: int, *, narrowed: bool) -> tuple[Any, int]:
+    """The JSON value that starts here, and where it ends. Raises ValueError."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except ValueError:
+        if not narrowed or text.isascii() or not _WIDE.search(text, start):
+            raise
+        value, end = _DECODER.raw_decode(_narrow(text[start:]))
+        return value, start + end
+
+
+_PUNCTUATION = str.maketrans("\uff5b\uff5d\uff3b\uff3d\uff1a\uff0c\u201c\u201d\uff02", "{}[]:," + 3 * '"')
+_JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\u201c\uff02][^"\u201d\uff02\n]*+[\u201d\uff02]', re.DOTALL)
+_WIDE = re.compile("[\uff5b\uff5d\uff3b\uff3d\uff1a\uff0c\u201c\u201d\uff02]")
+
+
+def _narrow(text: str) -> str:
+    """A text whose full-width brackets, colons, commas and quotes are JSON's, but for those within strings."""
+    if text.isascii() or not _WIDE.search(text):
+        return text
+    parts, place = [], 0
+    for string in _JSON_STRING.finditer(text):
+        inner = string[0]
+        parts += [text[place : string.start()].translate(_PUNCTUATION), f'"{inner[1:-1]}"']
+        place = string.end()
+    return "".join((*parts, text[place:].translate(_PUNCTUATION)))
+
+
 def read_json(text: str, span: tuple[int, int] = (0, 0)) -> Any:
-    """The value of a JSON text. Raises `UnreadableError`."""
+    """The value of a JSON text; full-width punctuation counts as JSON's. Raises `UnreadableError`."""
     try:
         return json.loads(text)
     except RecursionError:
         raise UnreadableError("JSON is nested too deeply", span) from None
     except ValueError as error:
+        if (narrow := _narrow(text)) != text:
+            return read_json(narrow, span)
         raise UnreadableError(f"no valid JSON: {str(error)[:120]}", span) from None
+
+
+def read_json_values(text: str, span: tuple[int, int] = (0, 0)) -> list[Any]:
+    """The values of JSON texts one after the other, or of one list of them. Raises `UnreadableError`."""
+    try:
+        value = read_json(text, span)
+    except UnreadableError as problem:
+        found = [item.value for item in json_objects(text)]
+        rest = text if not found else _between(text)
+        if rest.strip(" \t\r\n,;"):
+            raise problem from None
+        return found
+    return value if isinstance(value, list) else [value]
+
+
+def _between(text: str) -> str:
+    """What stands outside of the JSON objects of a text."""
+    parts, place = [], 0
+    for item in json_objects(text):
+        parts.append(text[place : item.span[0]])
+        place = item.span[1]
+    return "".join((*parts, text[place:]))

@@ -1,4 +1,9 @@
-"""Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl page down`, `ctrl +`."""
+"""Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl-c`, `ctrl page down`, `ctrl++`, `ctrl--`.
+
+Two readings of spaces: in `read_chord` they join keys of one chord (UI-TARS: `ctrl c`), in `read_sequence` they stand
+between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). A key that is named
+again without a modifier is a sequence in both, for no hand presses a key that is down: `down down down`.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,23 +12,47 @@ from dart_agent.formats.grammar.action_format import UnreadableError
 from dart_gym.core.keys import canonical_key
 
 MAX_CHORD = 200
+MAX_KEYS = 8
+MAX_PRESSES = 100
+_JOINTS = "+-"
+_NAMED_JOINTS = {"+": "plus", "-": "minus"}
+_FULL_WIDTH = str.maketrans("\uff0b\uff0d", _JOINTS)
+_MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
+
+Chord = tuple[str, ...]
 
 
-def read_chord(text: str) -> tuple[str, ...]:
+def read_chord(text: str) -> Chord:
     """Canonical keys of a chord in one text, maybe empty. Raises `UnreadableError`: an unknown key, or too long."""
-    if len(text) > MAX_CHORD:
-        raise UnreadableError(f"{text[:40]!r}... is no chord of keys such as 'ctrl c'")
-    return _read_chord(text)
+    return _read_chord(_checked(text))
 
 
-def read_keys(names: Sequence[str]) -> tuple[str, ...]:
-    """Canonical keys of a list of names. Raises `UnreadableError` for an unknown key."""
-    if len(names) > 8:
-        raise UnreadableError(f"a chord holds 1 to 8 keys, got {len(names)}")
-    return tuple(read_key(name) for name in names)
+def read_keys(names: Sequence[object]) -> Chord:
+    """Canonical keys of a list of names, each a key or a chord such as "ctrl+c". Raises `UnreadableError`."""
+    if len(names) > MAX_KEYS:
+        raise UnreadableError(f"a chord holds 1 to {MAX_KEYS} keys, got {len(names)}")
+    return tuple(key for name in names for key in _of_name(name))
 
 
-def read_key(name: str) -> str:
+def read_presses(given: str | Sequence[object], *, spaces_part: bool = False) -> list[Chord]:
+    """Chords to press one after the other: one, or several where keys repeat, or with `spaces_part` are set apart.
+
+    Raises:
+        UnreadableError: an unknown key, no key at all, or too many.
+    """
+    if isinstance(given, str):
+        chords = list(_read_sequence(_checked(given))) if spaces_part else [read_chord(given)]
+    elif len(given) > MAX_KEYS and len({str(name) for name in given[:MAX_PRESSES]}) > MAX_KEYS:
+        chords = [read_keys(given)]  # says that it is too long
+    else:
+        chords = [tuple(key for name in given[: MAX_PRESSES + 1] for key in _of_name(name))]
+    found = [part for chord in chords for part in _apart(chord)]
+    if len(found) > MAX_PRESSES:
+        raise UnreadableError(f"at most {MAX_PRESSES} presses in one action, got {len(found)}")
+    return found
+
+
+def read_key(name: object) -> str:
     """The canonical name of one key. Raises `UnreadableError`."""
     if not isinstance(name, str) or not name or len(name) > MAX_CHORD:
         raise UnreadableError(f"{str(name)[:40]!r} is no key")
@@ -35,18 +64,93 @@ def read_key(name: str) -> str:
 
 def write_chord(keys: Sequence[str], between: str = " ") -> str:
     """Keys as `read_chord` reads them back."""
-    return between.join("plus" if key == "+" else key for key in keys)
+    return between.join(_NAMED_JOINTS.get(key, key) for key in keys)
+
+
+def _checked(text: str) -> str:
+    if len(text) > MAX_CHORD:
+        raise UnreadableError(f"{text[:40]!r}... is no chord of keys such as 'ctrl c'")
+    return text
+
+
+def _apart(chord: Chord) -> list[Chord]:
+    """A chord, or its keys one by one where it names one twice."""
+    if len(set(chord)) == len(chord):
+        return [chord] if chord else []
+    if _MODIFIERS.isdisjoint(chord):
+        return [(key,) for key in chord]
+    raise UnreadableError(f"the chord {' '.join(chord)[:80]} names a key twice: write one chord for each press")
+
+
+def _of_name(name: object) -> Chord:
+    """Keys of an entry of a list: one key, or a chord in one text."""
+    if isinstance(name, str) and len(name) > 1 and any(joint in name[:MAX_CHORD] for joint in _JOINTS):
+        if not _is_key(name):
+            return read_chord(name)
+    return (read_key(name),)
 
 
 @lru_cache(maxsize=1024)  # models press few different chords
-def _read_chord(text: str) -> tuple[str, ...]:
+def _read_chord(text: str) -> Chord:
     if text and not text.strip():
         return (read_key(text[0]),)  # a sole space, newline or tab is that key
-    words = [part for word in text.split() for part in _plus_parts(word)]
-    # A plus between two keys joins them; as a key of its own it stands at an end or is called `plus`.
-    words = [word for index, word in enumerate(words) if word != "+" or index in (0, len(words) - 1)]
+    return _keys(_words(text))
+
+
+@lru_cache(maxsize=1024)
+def _read_sequence(text: str) -> tuple[Chord, ...]:
+    """Chords between spaces; a modifier by itself belongs to what follows it, and `page down` is one key."""
+    if text and not text.strip():
+        return ((read_key(text[0]),),)
+    found: list[Chord] = []
+    held: Chord = ()
+    keys: Chord
+    words = _joined_by_plus(text.split())
+    index = 0
+    while index < len(words):
+        pair = " ".join(words[index : index + 2])
+        if " " in pair and not all(map(_is_key, words[index : index + 2])) and _is_key(pair):
+            keys, index = (read_key(pair),), index + 2
+        else:
+            keys, index = _keys(_parts(words[index])), index + 1
+        held += keys
+        if not _MODIFIERS.issuperset(keys):
+            found.append(held)
+            held = ()
+    return (*found, held) if held else tuple(found)
+
+
+def _joined_by_plus(words: list[str]) -> list[str]:
+    """Words, with those beside a lone or trailing joint made one: `ctrl + c` and `ctrl+ c` are `ctrl+c`."""
+    found: list[str] = []
+    joins = False  # the next word belongs to the last one
+    for index, word in enumerate(words):
+        last = index == len(words) - 1
+        if (
+            joins
+            or (found and word[0] == "+" and len(word) > 1)
+            or (found and last and word in _JOINTS and found[-1] not in _JOINTS)
+        ):
+            found[-1] += ("" if found[-1][-1] in _JOINTS or word[0] == "+" else "+") + word
+        elif found and word in _JOINTS:
+            found[-1] += "+"
+        else:
+            found.append(word)
+        joins = not last and len(found[-1]) > 1 and found[-1][-1] in _JOINTS and found[-1][-2] not in _JOINTS
+    return found
+
+
+def _words(text: str) -> list[str]:
+    given = text.split()
+    given[1:] = (word[1:] if word[0] == "+" and len(word) > 1 else word for word in given[1:])  # `ctrl +c`
+    words = [part for word in given for part in _parts(word)]
+    # A joint between two keys joins them; as a key of its own it stands at an end or is called `plus` or `minus`.
+    return [word for index, word in enumerate(words) if word not in _JOINTS or index in (0, len(words) - 1)]
+
+
+def _keys(words: list[str]) -> Chord:
     if any(len(word) > 1 and word[0].isupper() for word in words):
-        words = [word.lower() for word in words]  # in `Ctrl+C` the capital is a way of writing, not a Shift
+        words = [word.lower() for word in words]  # in `Ctrl+C` the capital is no Shift
     found: list[str] = []
     index = 0
     while index < len(words):
@@ -58,17 +162,23 @@ def _read_chord(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plus_parts(word: str) -> list[str]:
-    """`ctrl+shift+c` and `ctrl-c` in their keys; `+`, `-`, `ctrl++` and names that contain a dash stay whole keys."""
-    if len(word) == 1 or _is_key(word):
+def _parts(word: str) -> list[str]:
+    """`ctrl+shift+c` and `ctrl-c` in their keys; a joint at the end is a key: `ctrl++`, `ctrl--`, `ctrl-+`, `ctrl-`."""
+    if len(word) <= 1 or _is_key(word):
         return [word]
-    for mark in "+-":
-        if mark in word:
-            parts = word.removesuffix(2 * mark).split(mark) if word.endswith(2 * mark) else word.split(mark)
-            return [part for part in parts if part] + ([mark] if word.endswith(2 * mark) else [])
+    if not word.isascii() and "+" not in word:
+        word = word.translate(_FULL_WIDTH)
+    if word[-1] in _JOINTS:
+        head = word[:-2] if word[-2] in _JOINTS else word[:-1]
+        return [*_parts(head), _NAMED_JOINTS[word[-1]]] if head else [word]  # the last is no key, which the reader says
+    for joint in _JOINTS:
+        left, found, right = word.partition(joint)
+        if found:
+            return [*_parts(left), *_parts(right)] if left else [word]
     return [word]
 
 
+@lru_cache(maxsize=1024)
 def _is_key(name: str) -> bool:
     try:
         canonical_key(name)

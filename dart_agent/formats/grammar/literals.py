@@ -10,8 +10,7 @@ starred arguments) is an error with its place.
 import ast
 import re
 import warnings
-from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,8 @@ from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableErro
 # The parser is handed no more than this much code outside of string literals: its time and its stack are bounded.
 MAX_CODE = 6_000
 MAX_STRING_TOKENS = 400
+MAX_BLOCKS = 100_000
+_LANGUAGES = frozenset(("", "python", "python3", "py", "code", "tool_code"))
 _STRING = re.compile(
     r"#[^\n]*+|'{3}(?:[^\\]|\\(?:.|\Z))*?(?:'{3}|\Z)|\"{3}(?:[^\\]|\\(?:.|\Z))*?(?:\"{3}|\Z)"
     r"|'[^'\\\n]*+(?:\\(?:.|\Z)[^'\\\n]*+)*+'?+|\"[^\"\\\n]*+(?:\\(?:.|\Z)[^\"\\\n]*+)*+\"?+",
@@ -52,20 +53,58 @@ class Block:
     code: slice
 
 
-def last_block(text: str) -> Block | None:
-    """The last closed block. Fences stand on lines of their own; only where there are none, within a line."""
+def code_of(text: str, bare: re.Pattern[str] | None = None) -> list[Block]:
+    """Where the code of a response is: all closed blocks in order, or the bare calls that it ends with.
+
+    Blocks in another language than Python belong to the thought. Fences stand on lines of their own; only where there
+    are none, within a line.
+
+    Args:
+        text: the answer.
+        bare: what a line that is a bare call looks like; None where calls need a block.
+
+    Raises:
+        UnreadableError: a block without an end (the response is cut off), or too many blocks.
+    """
     opened: re.Match[str] | None = None
-    found: Block | None = None
+    found: list[Block] = []
     for fence in _FENCE.finditer(text):
         if opened is None or fence[1]:
             opened = fence
         else:
-            found = Block(opened.start(), fence.end(), slice(min(opened.end() + 1, fence.start()), fence.start()))
+            if opened[1].lower() in _LANGUAGES:
+                code = slice(min(opened.end() + 1, fence.start()), fence.start())
+                found.append(Block(opened.start(), fence.end(), code))
             opened = None
-    if found is None and opened is None:
-        for inline in deque(_INLINE.finditer(text), maxlen=1):
-            found = Block(inline.start(), inline.end(), slice(inline.start(1), inline.end(1)))
-    return found
+    if opened is not None and text[opened.end() :].strip():
+        raise UnreadableError("a code block has no closing ```: is the response cut off?", (opened.start(), len(text)))
+    if not found:
+        inline = _INLINE.finditer(text)
+        found = [Block(one.start(), one.end(), slice(one.start(1), one.end(1))) for one in inline]
+    if len(found) > MAX_ACTIONS or sum(block.code.stop - block.code.start for block in found) > MAX_BLOCKS:
+        said = f"more than {MAX_ACTIONS} code blocks, or more than {MAX_BLOCKS} characters in them"
+        raise UnreadableError(said, (0, len(text)))
+    return found or (_bare_block(text, bare) if bare else [])
+
+
+def _bare_block(text: str, bare: re.Pattern[str]) -> list[Block]:
+    """The lines at the end of a text that are calls."""
+    start = end = len(text.rstrip())
+    while start > 0:
+        line = text.rfind("\n", 0, start - 1) + 1
+        if text[line:start].strip() and not bare.fullmatch(text[line:start].rstrip()):
+            break
+        start = line
+    return [Block(start, end, slice(start, end))] if text[start:end].strip() else []
+
+
+def outside(text: str, blocks: Sequence[Block]) -> str:
+    """What a text says beside its code."""
+    parts, place = [], 0
+    for block in blocks:
+        parts.append(text[place : block.start])
+        place = block.end
+    return "\n".join(part.strip() for part in (*parts, text[place:]) if part.strip())
 
 
 def read_calls(code: str, *, imports: Collection[str] = (), offset: int = 0) -> Iterator[PyCall | UnreadableError]:
@@ -91,6 +130,14 @@ def read_calls(code: str, *, imports: Collection[str] = (), offset: int = 0) -> 
             yield _call(statement, span)
         except UnreadableError as error:
             yield error
+
+
+def is_source(text: str) -> bool:
+    """Return whether a text is Python as a whole."""
+    try:
+        return bool(parse_source(text).body)
+    except UnreadableError:
+        return False
 
 
 def parse_source(code: str, offset: int = 0) -> ast.Module:

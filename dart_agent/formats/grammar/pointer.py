@@ -41,6 +41,6 @@ def straight(action: a.Drag, what: str) -> tuple[Point, Point]:
     return action.path[0], action.path[1]
 
 
-def notches(pixels: float, size: int) -> int:
+def notches(pixels: float, size: float) -> int:
     """Wheel notches of a distance: the nearest number, and at least one in its direction."""
     return 0 if pixels == 0 else round(pixels / size) or int(math.copysign(1, pixels))

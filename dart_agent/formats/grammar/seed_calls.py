@@ -14,7 +14,6 @@ from dart_agent.formats.grammar.calls import MAX_ARGUMENTS, Call
 OPENING = "<seed:tool_call>"
 _FUNCTION = re.compile(r'<function(?:=|\s{1,4}name=")([A-Za-z_]\w{0,40})"?>')
 _PARAMETER = re.compile(r'<parameter(?:=|\s{1,4}name=")([A-Za-z_]\w{0,40})"?(?:\s{1,4}string="(?:true|false)")?>')
-_THINK = re.compile(r"</?\w{0,20}think\w{0,60}>")
 
 
 def read_seed_calls(text: str) -> tuple[str, list[Call]]:
@@ -23,7 +22,7 @@ def read_seed_calls(text: str) -> tuple[str, list[Call]]:
     calls = read_tag_calls(text, start)
     if not calls:
         raise UnreadableError(f"there is no <function=...> after {OPENING}", (start, len(text)))
-    return _THINK.sub("", text[:start]).strip(), calls
+    return text[:start].strip(), calls
 
 
 def read_tag_calls(text: str, position: int = 0) -> list[Call]:

@@ -12,11 +12,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from Xlib import XK
-
 from dart_gym.core.keys import keysym_name
-
-XK.load_keysym_group("xf86")
+from dart_gym.core.keysyms import keysym_value
 
 _CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
@@ -27,7 +24,9 @@ def keysym_of(key: str) -> int:
     """X keysym of a canonical key name or a character. Raises `ValueError`: no keyboard can type it."""
     name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
     if name is not None:
-        return XK.string_to_keysym(name.replace("XF86", "XF86_"))
+        if (value := keysym_value(name)) is None:
+            raise ValueError(f"X has no keysym {name!r}")
+        return value
     code = ord(key)
     if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
         raise ValueError(f"no key types the character U+{code:04X}")

@@ -16,6 +16,7 @@ from dart_agent.formats.grammar.action_format import (
     Reading,
     Response,
     Screen,
+    UnfinishedThoughtError,
     UnreadableError,
     as_tuple,
     one_of,
@@ -74,12 +75,12 @@ class AnthropicFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a message object."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         thoughts: list[str] = []
         said: list[str] = []
         called = False
         try:
-            given = response_object(response)
+            given, space = response_object(response), self.space(screen)
             for block in blocks(given.get("content"), "content"):
                 kind = block.get("type")
                 if kind == "tool_use":
@@ -89,7 +90,10 @@ class AnthropicFormat:
                     (said if kind == "text" else thoughts).append(words(block.get(kind)))
                 elif kind != "redacted_thinking":
                     raise UnreadableError(f"content of type {str(kind)[:40]!r} is no tool_use and no text")
-            if (stop := given.get("stop_reason")) in _STOPS:
+            stop = given.get("stop_reason")
+            if stop == "max_tokens" and thoughts and not called and not any(said):
+                raise UnfinishedThoughtError()
+            if stop in _STOPS:
                 raise UnreadableError(_STOPS[stop])
             if not called and said:
                 reading.actions.append(ending("\n".join(said)))
@@ -121,20 +125,17 @@ class AnthropicFormat:
         if kind in _SINCE_2025 and self._version == "2024-10":
             raise UnreadableError(f"{kind} is not an action of {_TOOLS[self._version]}")
         if kind in _CLICKS:
-            held = given.keys("text", "key")
+            held = given.chord(given.keys("text", "key"))
             x, y = given.pair("coordinate") or (None, None)
             done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
         elif kind == "left_click_drag":
             _drag(done, given)
         elif kind == "key":
-            chord = given.keys("text")
-            repeat = given.integer("repeat", default=1)
-            if not 1 <= repeat <= MAX_REPEAT:
-                raise UnreadableError(f"key: repeat must be in [1, {MAX_REPEAT}], got {repeat}")
-            done += [a.Press(chord)] * repeat
+            presses = given.presses("text", spaces_part=True)
+            done += presses * given.count("repeat", default=1, most=MAX_REPEAT)
         elif kind == "hold_key":
-            held = given.keys("text")
-            done += holding(held, [a.Wait(given.number("duration"))])
+            held = given.need_keys("text")
+            done += holding(held, [a.Wait(given.seconds("duration"))])
         elif kind == "scroll":
             done += holding(given.keys("text"), [_scroll(given)])
         elif kind in _READERS:
@@ -211,9 +212,7 @@ def _drag(done: list[a.Action], given: Fields) -> None:
 
 def _scroll(given: Fields) -> a.Action:
     x, y = given.pair("coordinate") or (None, None)
-    (dx, dy), amount = given.direction("scroll_direction"), given.integer("scroll_amount")
-    if not 0 <= amount <= 100:
-        raise UnreadableError(f"scroll_amount must be in [0, 100], got {amount}")
+    (dx, dy), amount = given.direction("scroll_direction"), given.wheel("scroll_amount", signed=False)
     return a.Scroll(x, y, dx * amount, dy * amount)
 
 
@@ -222,7 +221,7 @@ _READERS: dict[str, Callable[[Fields], a.Action]] = {
     "mouse_move": lambda given: a.Move(*given.need(given.pair("coordinate"), "coordinate")),
     "left_mouse_down": lambda given: a.MouseDown(),
     "left_mouse_up": lambda given: a.MouseUp(),
-    "wait": lambda given: a.Wait(given.number("duration")),
+    "wait": lambda given: a.Wait(given.seconds("duration")),
     "screenshot": lambda given: a.Wait(0.0),
 }
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import EngineError
+from dart_agent.formats.grammar.reasoning import message_text
 from dart_agent.policies.planner_grounder import PlannedStep
 from dart_agent.policies.policy import Decision
 from dart_gym_hosted_models.hosted_calls import HostedCalls, Usage
@@ -58,9 +59,9 @@ class ChatPlanner:
         if isinstance(found, Decision):
             raise EngineError(found.error)
         choices = found[0].get("choices") or [{}]
-        if not (said := (choices[0].get("message") or {}).get("content")):
+        if not (said := message_text(choices[0].get("message") or {})):
             raise EngineError(f"the planner {self._model} answered nothing")
-        return str(said)
+        return said
 
 
 def _usage(answer: dict[str, Any]) -> Usage:

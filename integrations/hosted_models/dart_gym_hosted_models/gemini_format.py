@@ -19,6 +19,7 @@ from dart_agent.formats.grammar.action_format import (
     Reading,
     Response,
     Screen,
+    UnfinishedThoughtError,
     UnreadableError,
     as_tuple,
     one_of,
@@ -26,7 +27,7 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, Point
-from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, notches, straight
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, straight
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym_hosted_models.tool_replies import (
@@ -73,11 +74,12 @@ class GeminiFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response object."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         thoughts: list[str] = []
         said: list[str] = []
         called = False
         try:
+            space = self.space(screen)
             first = (blocks(response_object(response).get("candidates"), "candidates") or [{}])[0]
             content = first.get("content")
             for part in blocks((content.get("parts") if isinstance(content, Mapping) else None) or [], "parts"):
@@ -87,6 +89,8 @@ class GeminiFormat:
                 elif "text" in part:
                     (thoughts if part.get("thought") else said).append(words(part["text"]))
             stop = str(first.get("finishReason", first.get("finish_reason"))).rpartition(".")[2]
+            if stop == "MAX_TOKENS" and thoughts and not called and not any(said):
+                raise UnfinishedThoughtError()
             if stop in _ENDS:
                 raise UnreadableError(_ENDS[stop])
             if not called and said:
@@ -150,8 +154,8 @@ def _at(given: Fields) -> Point:
 def _scroll(given: Fields) -> list[a.Action]:
     x, y = given.xy() or (None, None)
     dx, dy = given.direction("direction")
-    size = given.number("magnitude", default=800) / SIZE
-    count = notches(size * given.space.screen[0 if dx else 1], PIXELS_PER_NOTCH)
+    notch = PIXELS_PER_NOTCH * SIZE / given.space.screen[0 if dx else 1]
+    count = given.wheel("magnitude", default=800, size=notch, signed=False)
     return [a.Scroll(x, y, dx * count, dy * count)]
 
 
@@ -171,11 +175,11 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "mouse_up": lambda given: [a.Move(*_at(given)), a.MouseUp()],
     "type": lambda given: typing(given.text("text"), False, given.flag("press_enter")),
     "drag_and_drop": _drag,
-    "wait": lambda given: [a.Wait(given.number("seconds", default=1))],
-    "press_key": lambda given: [a.Press(given.keys("key"))],
-    "key_down": lambda given: [a.KeyDown(given.text("key"))],
-    "key_up": lambda given: [a.KeyUp(given.text("key"))],
-    "hotkey": lambda given: [a.Press(given.keys("keys"))],
+    "wait": lambda given: [a.Wait(given.seconds("seconds", default=1))],
+    "press_key": lambda given: [*given.presses("key")],
+    "key_down": lambda given: [a.KeyDown(given.one_key("key"))],
+    "key_up": lambda given: [a.KeyUp(given.one_key("key"))],
+    "hotkey": lambda given: [*given.presses("keys")],
     "take_screenshot": lambda given: [a.Wait(0.0)],
     "scroll": _scroll,
     "go_back": lambda given: [a.Press(("alt", "left"))],
@@ -188,7 +192,7 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "scroll_at": _scroll,
     "wait_5_seconds": lambda given: [a.Wait(5.0)],
     "search": lambda given: visiting("https://www.google.com"),
-    "key_combination": lambda given: [a.Press(given.keys("keys"))],
+    "key_combination": lambda given: [*given.presses("keys")],
 }
 
 Written = tuple[str, dict[str, Any]]

@@ -6,7 +6,7 @@ screenshot that was sent. Wheel movements are pixels, a notch is 100 of them. Na
 A turn without a call is the answer. `screenshot` is `Wait(0)`: the next observation is one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dart_agent.formats.grammar.action_format import (
@@ -15,13 +15,14 @@ from dart_agent.formats.grammar.action_format import (
     Reading,
     Response,
     Screen,
+    UnfinishedThoughtError,
     UnreadableError,
     as_tuple,
     one_of,
     parse_error,
 )
 from dart_agent.formats.grammar.fields import Fields
-from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, holding, notches
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, holding
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym_hosted_models.tool_replies import (
@@ -60,11 +61,11 @@ class OpenAIFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response object."""
-        reading, space = Reading(), self.space(screen)
+        reading = Reading()
         said: list[str] = []
         called = False
         try:
-            given = response_object(response)
+            given, space = response_object(response), self.space(screen)
             for item in blocks(given.get("output"), "output"):
                 kind = item.get("type")
                 if kind == "reasoning":
@@ -79,6 +80,8 @@ class OpenAIFormat:
                 else:
                     raise UnreadableError(f"output of type {str(kind)[:40]!r} is no computer_call and no message")
             if given.get("status") == "incomplete":
+                if not called and not any(said) and _spent(given):
+                    raise UnfinishedThoughtError(reading.thought)
                 raise UnreadableError(f"the response is cut off: {str(given.get('incomplete_details'))[:80]}")
             text = "\n".join(said)
             if called:
@@ -106,7 +109,7 @@ class OpenAIFormat:
             actions: list[a.Action] = [a.Wait(self._wait_s)]
         elif (reader := _READERS.get(kind)) is not None:
             held = () if kind == "keypress" else _keys(fields)
-            actions = holding(held, [reader(fields)])
+            actions = holding(held, reader(fields))
         else:
             raise UnreadableError(f"unknown action {kind[:40]!r}; known: wait, {', '.join(_READERS)}")
         fields.check_all_used()
@@ -146,6 +149,12 @@ class OpenAIFormat:
         return {"type": self._tool, "display_width": width, "display_height": height, "environment": "linux"}
 
 
+def _spent(given: Mapping[str, Any]) -> bool:
+    """Whether a response was cut off because it reached its length."""
+    details = given.get("incomplete_details")
+    return isinstance(details, Mapping) and details.get("reason") == "max_output_tokens"
+
+
 def _message(item: Mapping[str, Any]) -> list[str]:
     said = []
     for part in blocks(item.get("content"), "content"):
@@ -157,7 +166,11 @@ def _message(item: Mapping[str, Any]) -> list[str]:
 
 def _keys(given: Fields) -> tuple[str, ...]:
     """Keys in any case: `CTRL`, `C`."""
-    return tuple(key.lower() for key in given.keys("keys"))
+    return given.chord(tuple(key.lower() for key in given.keys("keys")))
+
+
+def _presses(given: Fields) -> list[a.Press]:
+    return [a.Press(tuple(key.lower() for key in press.keys)) for press in given.presses("keys")]
 
 
 def _click(given: Fields, count: int = 1) -> a.Action:
@@ -176,19 +189,19 @@ def _drag(given: Fields) -> a.Action:
 
 def _scroll(given: Fields) -> a.Action:
     x, y = given.xy() or (None, None)
-    dx, dy = given.number("scroll_x", default=0), given.number("scroll_y", default=0)
-    return a.Scroll(x, y, notches(dx, PIXELS_PER_NOTCH), notches(dy, PIXELS_PER_NOTCH))
+    dx, dy = (given.wheel(name, default=0, size=PIXELS_PER_NOTCH) for name in ("scroll_x", "scroll_y"))
+    return a.Scroll(x, y, dx, dy)
 
 
-_READERS: dict[str, Callable[[Fields], a.Action]] = {
-    "click": _click,
-    "double_click": lambda given: _click(given, 2),
-    "drag": _drag,
-    "move": lambda given: a.Move(*given.need(given.xy(), "x and y")),
-    "keypress": lambda given: a.Press(_keys(given)),
-    "scroll": _scroll,
-    "type": lambda given: a.Type(given.text("text")),
-    "screenshot": lambda given: a.Wait(0.0),
+_READERS: dict[str, Callable[[Fields], Sequence[a.Action]]] = {
+    "click": lambda given: [_click(given)],
+    "double_click": lambda given: [_click(given, 2)],
+    "drag": lambda given: [_drag(given)],
+    "move": lambda given: [a.Move(*given.need(given.xy(), "x and y"))],
+    "keypress": _presses,
+    "scroll": lambda given: [_scroll(given)],
+    "type": lambda given: [a.Type(given.text("text"))],
+    "screenshot": lambda given: [a.Wait(0.0)],
 }
 
 

@@ -4,7 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dart_agent.formats.grammar.action_format import HALF_PAIR, InexpressibleError, Response, UnreadableError, text_of
+from dart_agent.formats.grammar.action_format import (
+    HALF_PAIR,
+    InexpressibleError,
+    Response,
+    UnreadableError,
+    answer_of,
+    text_of,
+)
 from dart_agent.formats.grammar.fields import read_json
 from dart_gym.core import actions as a
 
@@ -42,8 +49,13 @@ def words(value: Any) -> str:
 
 
 def ending(text: str) -> a.Action:
-    """What a turn without actions means. Raises ValueError for an endless text."""
-    text = text.strip()
+    """What a turn without actions means: its answer, without what was thought in tags.
+
+    Raises:
+        UnfinishedThoughtError: the text ends inside a thought.
+        ValueError: an endless text.
+    """
+    text = answer_of(text).answer.strip()
     return a.Fail(text.removeprefix(INFEASIBLE).strip()) if text.startswith(INFEASIBLE) else a.Done(text)
 
 

@@ -28,7 +28,7 @@ def any_action(width: int, height: int) -> st.SearchStrategy[a.Action]:
         st.builds(lambda p, dx, dy: a.Scroll(*p, dx, dy), place, notches, notches),
         st.builds(lambda p, dy: a.Scroll(*p, dy=dy), place, notches),
         st.builds(a.Type, TEXT),
-        st.builds(lambda k: a.Press(tuple(k)), st.lists(KEY, min_size=1, max_size=8)),
+        st.builds(lambda k: a.Press(tuple(k)), st.lists(KEY, min_size=1, max_size=8, unique_by=str.lower)),
         st.builds(a.KeyDown, KEY),
         st.builds(a.KeyUp, KEY),
         st.builds(a.MouseDown, BUTTON),

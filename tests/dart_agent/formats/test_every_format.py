@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dart_agent.formats import InexpressibleError, formats, get_format, variants
-from dart_agent.formats.grammar.action_format import MAX_RESPONSE
+from dart_agent.formats.grammar.action_format import MAX_TEXT
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym.core.errors import ConfigurationError, PluginError
@@ -218,7 +218,7 @@ def test_hostile_input_costs_little(case):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_longest_response_is_read(name):
-    found, seconds = timed(name, "x" * (MAX_RESPONSE + 1))
+    found, seconds = timed(name, "x" * (MAX_TEXT + 1))
     assert "at most" in found.problem
     assert seconds < LIMIT_S
 

@@ -11,6 +11,7 @@ import dart_agent.formats
 from dart_agent.formats import formats, get_format, variants
 from dart_agent.formats.grammar.element_actions import Ungrounded
 from dart_gym.core import actions as a
+from dart_gym.core.keysyms import keysym_meaning
 
 SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
@@ -76,6 +77,7 @@ sys.addaudithook(watch)  # hooks stay for good, so this one sleeps between the t
 @pytest.fixture
 def watched():
     global watching
+    keysym_meaning("")  # its table is read from a file, once
     watching = []
     yield watching
     watching = None

@@ -172,7 +172,7 @@ def test_thoughts(text, thought):
     ("text", "says"),
     [
         ("", "no 'Action:'"),
-        ("click(start_box='(1,2)')", "no 'Action:'"),
+        ("I click(start_box='(1,2)')", "no 'Action:'"),
         ("Action:", "no action after"),
         ("Action: click", "expected an action"),
         ("Action: click(start_box='(1,2)'", "no closing ' followed by ')'"),

@@ -10,7 +10,7 @@ import pytest
 
 from dart_agent.formats import ParsedResponse, get_format, variants
 from dart_agent.formats.format_registry import FORMATS
-from dart_agent.formats.grammar.action_format import MAX_RESPONSE
+from dart_agent.formats.grammar.action_format import MAX_TEXT
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym.core.errors import ConfigurationError
@@ -264,7 +264,7 @@ def test_hostile_input_costs_little(case):
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_longest_response_is_read(parser):
-    found, seconds = timed(f"ui_tars_published:{parser}", "x" * (MAX_RESPONSE + 1))
+    found, seconds = timed(f"ui_tars_published:{parser}", "x" * (MAX_TEXT + 1))
     assert "at most" in found.problem
     assert seconds < LIMIT_S
 

@@ -1,0 +1,227 @@
+"""Reasoning and answer of a response: the one place that knows how model families mark what they only think.
+
+| family | mark |
+|---|---|
+| Qwen, GLM, DeepSeek, Holo, MiMo, Step | `<think> ... </think>`, also `<thinking>`, `<thought>`, `<reasoning>` |
+| UI-TARS-2, Doubao-Seed, Seed-OSS | `<gui_think>`, `<seed:think>`, `<think_never_used_...>` |
+| Kimi-VL and OpenCUA | `◁think▷ ... ◁/think▷` |
+| Gemma 4 | `<|channel>thought ... <channel|>` |
+| gpt-oss (harmony) | `<|channel|>analysis<|message|> ... <|channel|>final<|message|> ...` |
+| others | `[THINK]`, `<|begin_of_thought|>`, `<|START_THINKING|>` |
+| a server's reasoning parser | the fields `reasoning_content` and `reasoning` of a chat message: see `message_text` |
+
+Invariants:
+    - What stands between marks is never part of the answer, whatever words it holds: `<tool_call>`, `Action:`, code.
+    - Where it is doubtful whether a text was thought, it was. A closing mark that nothing opens ends a thought that
+      began with the response (the prompt opened it). Thoughts nest; an opening mark directly after another counts once.
+    - A mark within a quoted argument of a call (`type(content='<think>')`) is a text to type, not a mark.
+    - The time is linear in the length of the response.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_NAME = r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}|thoughts?|reasoning|reflection|analysis|scratchpad|inner_monologue)"
+_MARK = re.compile(
+    rf"<\s?(?P<end>/?)\s?{_NAME}(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?)>"
+    r"|(?P<other>◁think▷|\[THINK\]|<\|begin_of_thought\|>|<\|START_THINKING\|>|<\|channel>[ \t]*(?:thought)?)"
+    r"|◁/think▷|\[/THINK\]|<\|end_of_thought\|>|<\|END_THINKING\|>|<channel\|>",
+    re.IGNORECASE,
+)
+_CHANNEL = re.compile(
+    r"(?:<\|start\|>[^<]{0,80})?<\|channel\|>\s{0,4}([A-Za-z]{1,20})((?:[^<\n]{0,80}(?:<\|constrain\|>[^<\n]{0,40})?"
+    r"<\|message\|>)?)"
+)
+_CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
+_STRIPPED = re.compile(r"analysis(?=[A-Z])")  # harmony after its special tokens were dropped
+_QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the first argument of a call; in one line
+    r"(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)'(?:[^'\\\n]++|\\.|'(?!\s?[,)]))*+'"
+    r"|(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)\"(?:[^\"\\\n]++|\\.|\"(?!\s?[,)]))*+\""
+    r"|\"[A-Za-z_]\w{0,40}\"\s?:\s?\"(?:[^\"\\\n]++|\\.)*+\""
+)
+_WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
+_QUOTE_CHECKS = 16
+_OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
+
+
+class Split(NamedTuple):
+    """A response in its two parts.
+
+    Attributes:
+        reasoning: all that was thought, without its marks.
+        answer: what the model says and does.
+        pieces: (place in the answer, place in the response) where each piece of the answer begins.
+        unfinished: the place of reasoning that the response ends in; None where it ends in its answer.
+    """
+
+    reasoning: str
+    answer: str
+    pieces: tuple[tuple[int, int], ...] = ((0, 0),)
+    unfinished: tuple[int, int] | None = None
+
+    def place(self, span: tuple[int, int]) -> tuple[int, int]:
+        """Return where characters of the answer stand in the response."""
+        if len(self.pieces) == 1 and self.pieces[0] == (0, 0):
+            return span
+        start, end = (self._place(position) for position in span)
+        return start, max(start, end)
+
+    def _place(self, position: int) -> int:
+        found = (0, 0)
+        for piece in self.pieces:
+            if piece[0] > position:
+                break
+            found = piece
+        return found[1] + position - found[0]
+
+
+def split_reasoning(text: str) -> Split:
+    """Split a response into what was thought and what was answered. Never raises."""
+    if "<" not in text and "◁" not in text and "THINK]" not in text and not text.startswith("analysis"):
+        return Split("", text)
+    if "<|channel|>" in text:
+        return _channels(text)
+    if text.startswith("analysis") and _STRIPPED.match(text):
+        return _stripped_channels(text)
+    return _tags(text)
+
+
+def opened_by(reply: str) -> str:
+    """Return what a prompt writes at the start of every response, where that leaves a thought open; else ""."""
+    return reply if split_reasoning(reply).unfinished else ""
+
+
+def without_marks(text: str) -> str:
+    """Return a text without the marks of reasoning."""
+    return _MARK.sub("", text)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return a chat message as one text, with the reasoning that a server sent apart between think tags.
+
+    A message that has reasoning and no content ends inside its reasoning.
+    """
+    content, thought = _words(message.get("content"), "text"), _words(message.get("content"), "thinking")
+    for name in ("reasoning_content", "reasoning", "reasoning_details"):
+        if apart := _words(message.get(name), "text"):
+            thought = "\n".join(part for part in (without_marks(apart), thought) if part)
+            break
+    if not thought.strip():
+        return content
+    return f"{_OPEN}{thought}{_CLOSE}{content}" if content.strip() else f"{_OPEN}{thought}"
+
+
+def _words(value: Any, kind: str) -> str:
+    """The texts of one kind in a field: a text itself, or parts with a field of that name."""
+    if isinstance(value, str):
+        return value if kind == "text" else ""
+    if isinstance(value, Mapping):
+        return _words(value.get(kind), "text")
+    if isinstance(value, (list, tuple)):
+        return "".join(_words(part, kind) for part in value[:256] if isinstance(part, Mapping))
+    return ""
+
+
+def _tags(text: str) -> Split:
+    """Split at opening and closing marks."""
+    depth = floor = start = opened = last_opening = 0
+    thoughts: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
+    quotes = _Quotes(text)
+    marked = False
+    for mark in _MARK.finditer(text):
+        if depth == 0 and quotes.hold(mark.start()):
+            continue
+        marked = True
+        if mark["empty"]:  # <think/> holds nothing
+            if depth == 0:
+                pieces.append((start, mark.start()))
+                start = mark.end()
+            continue
+        if mark["other"] or mark["end"] == "":
+            if depth == 0:
+                pieces.append((start, mark.start()))
+                opened, depth = mark.end(), 1
+            elif not _blank(text, last_opening, mark.start()):
+                depth += 1
+            last_opening = mark.end()
+        elif depth:
+            depth -= 1
+            if depth == 0:
+                thoughts.append((opened, mark.start()))
+                start = mark.end()
+        else:  # nothing opened it: the prompt did, so all that came before was thought
+            thoughts, pieces, floor, start = [], [], mark.start(), mark.end()
+    if not marked:
+        return Split("", text)
+    said = [text[begin:end] for begin, end in ((0, floor), *thoughts)]
+    if depth:
+        said.append(text[opened:])
+        return _split(text, said, pieces, (opened, len(text)))
+    return _split(text, said, [*pieces, (start, len(text))], None)
+
+
+def _split(text: str, said: list[str], pieces: list[tuple[int, int]], unfinished: tuple[int, int] | None) -> Split:
+    """The parts of a response from its thoughts and the places of its answer."""
+    reasoning = "\n".join(part for part in (without_marks(thought).strip() for thought in said) if part)
+    kept = [(begin, end) for begin, end in pieces if begin < end and not _blank(text, begin, end)]
+    places, position = [], 0
+    for begin, end in kept:
+        places.append((position, begin))
+        position += end - begin + 1
+    answer = "\n".join(text[begin:end] for begin, end in kept)
+    return Split(reasoning, answer, tuple(places) or ((0, len(text)),), unfinished)
+
+
+def _channels(text: str) -> Split:
+    """Split at the channels of harmony: `final` and calls of tools are the answer, all others are thoughts."""
+    heads = list(_CHANNEL.finditer(text))
+    if not heads:
+        return _tags(text)
+    said, pieces = [text[: heads[0].start()].removesuffix("<|start|>assistant")], []
+    unfinished: tuple[int, int] | None = None
+    for index, head in enumerate(heads):
+        end = heads[index + 1].start() if index + 1 < len(heads) else len(text)
+        closing = _CHANNEL_END.search(text, head.end(), end)
+        body = (head.end(), closing.start() if closing else end)
+        if head[1].lower() == "final" or "to=" in head[0]:
+            pieces.append(body)
+            unfinished = None
+        else:
+            said.append(text[slice(*body)])
+            unfinished = body if head[1].lower() == "analysis" else None
+    return _split(text, [_CHANNEL_END.sub("", thought) for thought in said], pieces, unfinished)
+
+
+def _stripped_channels(text: str) -> Split:
+    """Split harmony without its special tokens, as in `analysisI see it.assistantfinalDone`."""
+    head, end = len("analysis"), text.rfind("assistantfinal")
+    if end < 0:
+        return Split(text[head:].strip(), "", ((0, len(text)),), (head, len(text)))
+    return _split(text, [text[head:end]], [(end + len("assistantfinal"), len(text))], None)
+
+
+def _blank(text: str, start: int, end: int) -> bool:
+    return not text[start:end].strip()
+
+
+class _Quotes:
+    """Tells whether a mark stands within a quoted argument; looks at the first few marks only."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._checks = text, 0
+
+    def hold(self, place: int) -> bool:
+        """Return whether the mark at a place is a text to type."""
+        text = self._text
+        self._checks += 1
+        if self._checks > _QUOTE_CHECKS:
+            return False
+        start = text.rfind("\n", max(0, place - _WINDOW), place) + 1 or max(0, place - _WINDOW)
+        end = text.find("\n", place, place + _WINDOW)
+        line_end = min(len(text), place + _WINDOW) if end < 0 else end
+        if any(found.start() < place < found.end() for found in _QUOTED.finditer(text, start, line_end)):
+            return True
+        opening = text.rfind("<parameter", max(0, place - _WINDOW), place)
+        return opening >= 0 > text.find("</parameter>", opening, place) and text.find("</parameter>", place) >= 0
