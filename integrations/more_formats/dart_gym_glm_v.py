@@ -10,6 +10,7 @@ thought. Source: zai-org/GLM-V@8fc9756 examples/gui-agent/glm-45v/agent.md ("Des
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -39,7 +40,8 @@ _CALL = re.compile(
     r"^[ \t]*(?:\**action\**[ \t]*[:\uff1a]\**[ \t]*)?([A-Za-z_]{3,20}[(\uff08].*[)\uff09])[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
-_FULL_WIDTH = str.maketrans("\uff3b\uff3d\uff08\uff09()\uff0c", "[][][],")
+_BRACKETS = str.maketrans("()", "[]")
+_ANSWER = re.compile(r"</?answer>")
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
@@ -135,11 +137,15 @@ def _outside(text: str, places: list[tuple[int, int]]) -> str:
     for start, end in places:
         parts.append(text[position:start].removesuffix(OPEN).rstrip())
         position = end + len(CLOSE) if text.startswith(CLOSE, end) else end
-    return "".join((*parts, text[position:])).strip()
+    return _ANSWER.sub("", "".join((*parts, text[position:]))).strip()
 
 
 def _value(name: str, value: str) -> Any:
-    return read_json(value.translate(_FULL_WIDTH)) if name in ("start_box", "end_box") else value
+    return (
+        read_json(unicodedata.normalize("NFKC", value).translate(_BRACKETS))
+        if name in ("start_box", "end_box")
+        else value
+    )
 
 
 def _at(given: Fields) -> Point:

@@ -83,7 +83,7 @@ def _segments(
     thought: list[str] = []
     problem: UnreadableError | None = None
     place = searched = tries = 0
-    while (found := marker.search(text, searched)) is not None:
+    while found := (_WITHIN.match(text, searched) if calls else None) or marker.search(text, searched):
         if tries == _TRIES:
             raise problem or UnreadableError("too many lines that begin with Action:", found.span())
         fence = _FENCE.match(text, found.end())
@@ -103,7 +103,7 @@ def _segments(
         thought.append(text[place : found.start()])
         calls += some
         place = searched = end = _after(text, end)
-        if end < len(text) and not (marker.match(text, end) or _HEADING.match(text, end)):
+        if end < len(text) and not (marker.match(text, end) or _WITHIN.match(text, end) or _HEADING.match(text, end)):
             raise expected_call(text, end)
     if not calls:
         return None, problem
@@ -125,7 +125,7 @@ def _goes_on(text: str, marker: re.Pattern[str], end: int, calls: list[Call]) ->
     last = calls[-1].span[1]
     line_end = text.find("\n", last)
     rest = _after(text, last)
-    if rest >= (len(text) if line_end < 0 else line_end) or marker.match(text, rest):
+    if rest >= (len(text) if line_end < 0 else line_end) or _WITHIN.match(text, rest):
         return False
     later = marker.search(text, rest)
     return later is not None

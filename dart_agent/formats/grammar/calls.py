@@ -170,6 +170,8 @@ def _argument(text: str, position: int, call: str, grammar: _Grammar) -> tuple[s
     if position >= len(text):
         raise UnreadableError(f"{call}: the closing ')' is missing", (position, position))
     if (quoted := grammar.quoted.get(text[position])) is None:
+        if grammar is _NARROW and text[position] in _WIDE.quoted:
+            raise UnreadableError(f"{call}: no plain quote begins {_shown(text, position)}", _place(text, position))
         value, position = _bare(text, position, call, grammar)
     elif found := quoted.match(text, position):
         value, position = unescape(found[1]), found.end()
