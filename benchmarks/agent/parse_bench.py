@@ -45,6 +45,8 @@ def measure(count: int = 2000, rounds: int = 5, published: bool = True) -> Repor
     others = {f"{name}_parses_per_s": rate for name, rate in _others(rounds).items()}
     notes = [f"{count} responses, best of {rounds} rounds in turn, process time; the other formats read one click"]
     aims = {name: Aim(20_000, at_most=False) for name in ("parses_per_s", *others)}
+    if published:
+        aims["vs_ui_tars"] = Aim(3.0, at_most=False)
     return Report("parse", {**keys, **others}, aims, notes)
 
 

@@ -27,7 +27,7 @@ from dart_agent.formats.grammar.pointer import holding
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
-_BARE = re.compile(r"agent\.\w+\(.*\)[ \t]*")
+_BARE = re.compile(r"agent\.\w+\(.*\)")
 
 DESCRIPTION = """One call in a ```python block, with literal arguments only. Elements are described in words.
 agent.click(element_description, num_clicks=1, button_type='left', hold_keys=[])

@@ -27,7 +27,9 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 def _set_integers(action: Any, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE, *, names: str = "x y") -> None:
     for name in names.split():
-        object.__setattr__(action, name, integer(name, getattr(action, name), low, high, ValueError))
+        value = getattr(action, name)
+        if type(value) is not int or not low <= value <= high:  # mostly it is one already
+            object.__setattr__(action, name, integer(name, value, low, high, ValueError))
 
 
 def _set_point(action: Any) -> None:

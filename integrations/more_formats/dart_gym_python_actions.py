@@ -20,8 +20,8 @@ from dart_gym.core import actions as a
 MODULES = ("pyautogui", "time", "pyperclip")
 MAX_PRESSES = 100
 BARE = re.compile(
-    r"(?:(?:pyautogui|computer|time|pyperclip)\.\w+\(.*\)[ \t]*;?|import (?:pyautogui|time|pyperclip)"
-    r"|WAIT|DONE|FAIL)[ \t]*"
+    r"(?:(?:pyautogui|computer|time|pyperclip)\.\w+\(.*\);?|import (?:pyautogui|time|pyperclip)"
+    r"|WAIT|DONE|FAIL)"
 )
 """A line that is a call without a code block around it."""
 _PACE = ("duration", "interval", "tween", "logScreenshot", "_pause", "pause", "mouseDownUp")
