@@ -58,6 +58,17 @@ class DesktopKilledError(DesktopError):
     """A desktop was ended, or held up for good, by a program inside: the doing of who acts there, no fault of ours."""
 
 
+class DesktopStateError(DesktopError):
+    """An operation failed because of what programs of the desktop did to it: the agent's doing, and no fault of ours.
+
+    The desktop goes on. Only this operation has failed, such as one that needs a process where there are too many.
+    """
+
+
+class StuckProgramError(DesktopStateError, DesktopTimeoutError):
+    """A program on a desktop did not end in time, on a machine that had time for it."""
+
+
 class TaskError(DartGymError):
     """A task is malformed, unknown, or its set-up failed."""
 

@@ -1,6 +1,7 @@
 """Breaking the desktop is a failure of who acts in it, with a score of 0; what the host breaks is lost, without one."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -14,8 +15,12 @@ from dart_gym.core.actions import Done, Move
 from dart_gym.core.errors import DesktopError, DesktopKilledError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.confinement import first_process
+from dart_gym.desktops.confinement.resource_limits import ControlGroups
+from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.keeper.held_up import ProcessState, is_own_doing
+from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.utils.prometheus_text import render
@@ -44,6 +49,7 @@ async def played(session, action=None):
     "attack",
     [
         "pkill Xvfb", "pkill -9 Xvfb", "pkill -9 openbox", "pkill -9 dbus-daemon", "kill -9 -1", "pkill -STOP Xvfb",
+        "kill -9 2", "kill -STOP 2", "pkill -SEGV openbox",
     ],
 )  # fmt: skip
 async def test_what_a_program_ends_counts_as_the_policy_s_failure(cluster, attack):
@@ -88,21 +94,161 @@ async def test_ending_the_desktop_while_it_is_judged_is_no_way_out(inside, failu
         assert last.evaluation.score is None and last.evaluation.status is not EvaluationStatus.OK
 
 
+VICTIMS = {
+    **dict.fromkeys(("desktop-keeper", "bwrap", "desktop-init", "desktop-guest"), signal.SIGKILL),
+    **dict.fromkeys(("Xvfb", "openbox", "dbus-daemon"), signal.SIGKILL),
+}
+"""What the kernel's memory killer, or an operator, may end."""
+
+
 @pytest.mark.desktop
-@pytest.mark.parametrize("victim", ["desktop-keeper", "bwrap"])
-async def test_what_the_host_ends_is_lost_without_a_score(cluster, victim):
-    marker = f"{os.getpid()}.{len(victim)}"
+@pytest.mark.parametrize(("victim", "number"), [*VICTIMS.items(), ("Xvfb", signal.SIGTERM)])
+async def test_what_the_host_ends_is_lost_without_a_score(cluster, victim, number):
+    marker = f"{os.getpid()}.{len(victim)}{number}"
     async with cluster.client().session() as session:
         await session.reset(task(f"exec sleep {marker}"), seed=0, max_steps=1000, desktop=SIZE)
         while not (pids := [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if runs(path, marker)]):
             assert (await session.step(Move(5, 5))).terminal is None
-        pid = int(pids[0].name)
-        while name_of(pid) != victim:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
-        os.kill(pid, signal.SIGKILL)
+        os.kill(relative(int(pids[0].name), victim), number)
         last = await played(session)
         assert last.terminal is TerminalState.ENV_ERROR
         assert last.evaluation.score is None and lost_by(last.terminal, last.evaluation) == "environment"
+
+
+def relative(pid, name):
+    """The process of a name among those above a program of a desktop, and what these have started."""
+    while name_of(pid) != "systemd" and pid > 1:
+        started = [child for child in descendants(pid) if name_of(child) == name]
+        if name_of(pid) == name or started:
+            return pid if name_of(pid) == name else started[0]
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+    raise AssertionError(f"there is no {name}")
+
+
+@pytest.mark.desktop
+async def test_a_browser_that_the_host_ends_is_lost_without_a_score(cluster):
+    async with cluster.client().session() as session:
+        began = await session.reset("miniwob/click-test", seed=0)
+        assert began.terminal is None, began.evaluation
+        keepers = [pid for pid in descendants(cluster.pid) if name_of(pid) == "desktop-keeper"]
+        browsers = [child for pid in keepers for child in descendants(pid) if name_of(child).startswith("chrom")]
+        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in browsers}
+        first = next(pid for pid, parent in parents.items() if name_of(parent) == "desktop-guest")
+        os.kill(first, signal.SIGKILL)
+        last = await played(session)
+        assert last.terminal is TerminalState.ENV_ERROR and last.evaluation.score is None, last.evaluation
+
+
+WAYS_AROUND = """
+import ctypes, fcntl, os, resource, sys
+libc = ctypes.CDLL(None, use_errno=True)
+xvfb = int(os.popen("pgrep Xvfb").read())
+def tried(call):
+    try:
+        return call()
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+reader, writer = os.pipe()
+print(tried(lambda: fcntl.fcntl(reader, 10, 9)))
+print(tried(lambda: resource.prlimit(xvfb, resource.RLIMIT_CPU, (1, 1))))
+print(resource.prlimit(0, resource.RLIMIT_CPU)[0] != 1)
+"""
+
+
+@pytest.mark.desktop
+async def test_there_is_no_way_to_have_the_kernel_send_the_signal():
+    desktop = make_desktop(DesktopSpec(**SIZE))
+    await desktop.start()
+    try:
+        done = await desktop.execute(["python3", "-c", WAYS_AROUND])
+        assert done.stdout.split() == [b"PermissionError", b"PermissionError", b"True"], done
+    finally:
+        await desktop.stop()
+
+
+SENT = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.argtypes = [ctypes.c_long] * 7
+xvfb = int(os.popen("pgrep Xvfb").read())
+thread = int(sorted(os.listdir(f"/proc/{xvfb}/task"))[-1])
+WAY
+"""
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    "way",
+    [
+        "os.kill(thread, 9)", "os.killpg(xvfb, 9)", "signal.pidfd_send_signal(os.pidfd_open(xvfb), 9)",
+        "libc.syscall(200, thread, 9, 0, 0, 0, 0)", "libc.syscall(234, xvfb, thread, 9, 0, 0, 0)",
+        "libc.syscall(62, xvfb, (7 << 32) | 9, 0, 0, 0, 0)",
+        "libc.prctl(4, 0, 0, 0, 0); signal.pidfd_send_signal(os.pidfd_open(xvfb), 9)",
+    ],
+)  # fmt: skip
+async def test_every_way_to_send_a_signal_is_noticed(way):
+    desktop = make_desktop(DesktopSpec(**SIZE))
+    await desktop.start()
+    try:
+        with contextlib.suppress(DesktopError):
+            assert not (await desktop.execute(["python3", "-c", SENT.replace("WAY", way)])).stderr
+        async with asyncio.timeout(10):
+            await desktop.wait_until_ended()
+        assert desktop.killed
+    finally:
+        await desktop.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "sent", "inside"),
+    [
+        ("xvfb", -9, [(7, 9)], True),
+        ("xvfb", -9, [], False),
+        ("xvfb", -9, [(8, 9), (7, 15)], False),
+        ("xvfb", -9, [(None, 9)], True),  # to any, or to one that could not be seen
+        ("xvfb", -11, [], True),  # it crashed
+        ("xvfb", 1, [], True),
+        ("xvfb", 0, [], False),  # as after SIGTERM, which nobody inside has sent
+        ("xvfb", 0, [(7, 15)], True),
+        ("openbox", 0, [], True),  # `openbox --exit`
+        ("browser", -9, [], False),
+    ],
+)
+def test_who_ended_a_program_is_read_from_the_signals_that_were_sent(name, code, sent, inside):
+    signals = first_process.Signals()
+    signals.sent.update(sent)
+    wanted = first_process.ENDED_INSIDE if inside else first_process.ENDED_OUTSIDE
+    assert first_process.ended_by(7, name, code, signals) == wanted
+
+
+@pytest.mark.parametrize(
+    ("files", "own"),
+    [
+        ({"memory.events": "oom 2\noom_kill 1\n"}, True),
+        ({"memory.events": "oom 0\noom_kill 1\n"}, False),  # the machine was short of memory, not the desktop
+        ({"memory.events": "oom 2\noom_kill 0\n"}, False),
+        ({"memory.oom_control": "under_oom 0\noom_kill 1\n", "memory.failcnt": "3\n"}, True),
+        ({"memory.oom_control": "under_oom 0\noom_kill 1\n", "memory.failcnt": "0\n"}, False),
+        ({}, False),
+    ],
+)
+def test_the_group_s_own_counters_tell_whose_memory_was_short(tmp_path, files, own):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert ControlGroups((tmp_path,)).short_of_own_memory() is own
+
+
+@pytest.mark.desktop
+async def test_a_desktop_goes_before_its_keeper_and_cannot_change_that():
+    desktop = make_desktop(DesktopSpec(**SIZE))
+    await desktop.start()
+    try:
+        lower = "for n in 0 -1000 300; do echo $n > /proc/self/oom_score_adj; done; cat /proc/self/oom_score_adj"
+        own = int((await desktop.execute(["sh", "-c", lower])).stdout)
+        keeper, server = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (desktop.keeper_pid, "self"))
+        assert own == 500 and server <= keeper < own
+    finally:
+        await desktop.stop()
 
 
 def runs(path, marker):

@@ -88,9 +88,13 @@ def system_directories(settings: Path) -> list[str]:
 
 
 def kernel_directories(shared_memory: int) -> list[str]:
-    """Arguments for `/proc` and `/dev`, of which nothing can be changed; `shared_memory` is the size of /dev/shm."""
+    """Arguments for `/proc` and `/dev`, of which nothing can be changed; `shared_memory` is the size of /dev/shm.
+
+    `oom_score_adj` cannot be lowered in a `/proc` that is read-only: the kernel would let a program lower its own to
+    that of its server, and end a keeper in its place.
+    """
     return [
-        *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"),
+        *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--remount-ro", "/proc", "--dev", "/dev"),
         *("--remount-ro", "/dev", *memory_directory("/dev/shm", shared_memory, "1777")),
     ]
 

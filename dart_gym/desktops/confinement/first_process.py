@@ -1,5 +1,9 @@
 """Process 1 of a sandbox: gives up rights, starts the program beside it, reaps orphans, records refused system calls.
 
+It also says who ended the desktop, by its exit status (`ENDED_OUTSIDE`): the kernel tells it before a program inside
+sends a signal that ends or stops another, so that it knows all of those. What such a signal ended without a sender
+inside was ended by the machine.
+
     /usr/bin/python3 -I -S first_process.py
 
 It is run by the system's Python, so it uses the standard library only and imports nothing of this package. Its settings
@@ -26,6 +30,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 
 PR_SET_DUMPABLE, PR_SET_NAME = 4, 15
 KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
@@ -34,6 +39,18 @@ RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
 NOTICE, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 LONGEST_RECORD = 200
 LOOK_MS = 500
+ENDED_INSIDE, ENDED_OUTSIDE = 70, 75
+CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+# Of a system call that sends a signal: which argument names the target, and which the signal.
+SENDERS = {
+    "kill": (0, 1), "tkill": (0, 1), "tgkill": (0, 2), "rt_sigqueueinfo": (0, 1), "rt_tgsigqueueinfo": (0, 2),
+    "pidfd_send_signal": (0, 1),
+}  # fmt: skip
+# What another process sends to end a program; all others that end one are its own doing, such as a crash.
+ENDING = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+ENDS_WELL_BY_SIGNAL = frozenset({"xvfb", "dbus"})  # programs that end with status 0 only when they are told to by one
+MOST_TARGETS = 4096
+REPORT_BYTES = 4096
 
 
 class Program(ctypes.Structure):
@@ -66,22 +83,38 @@ def confine(settings):
 
 
 class Recorder:
-    """Answers refused calls, and writes each pair of program and call once, as a line of JSON."""
+    """Answers the calls that the filter asks about, in a thread of its own, since this process may make some, too.
 
-    def __init__(self, listener, refused, record):
-        self.listener, self.refused, self.record = listener, refused, record
+    Refused ones are written once for each pair of program and call, as a line of JSON. Signals are remembered and let
+    through.
+    """
+
+    def __init__(self, listener, refused, senders, record, signals):
+        self.listener, self.refused, self.senders, self.record = listener, refused, senders, record
+        self.signals = signals
         self.seen = set()
 
+    def serve(self):
+        """Answer until this process ends."""
+        while True:
+            self.answer()
+
     def answer(self):
-        """Refuse the call that waits."""
+        """Answer the call that waits, or the next."""
         notice = bytearray(NOTICE.size)
         try:
             fcntl.ioctl(self.listener, RECEIVE, notice)
-            number, pid, _, call, *_ = NOTICE.unpack(notice)
-            self.note(pid, call)
-            fcntl.ioctl(self.listener, SEND, bytearray(ANSWER.pack(number, 0, -errno.EPERM, 0)))
+            number, pid, _, call, _, _, *arguments = NOTICE.unpack(notice)
+            if (sender := self.senders.get(str(call))) is not None:
+                target, sent = (arguments[index] & 0xFFFFFFFF for index in SENDERS[sender])
+                self.signals.note(pid, sender, target - (1 << 32) if target >> 31 else target, sent)
+                answer = ANSWER.pack(number, 0, 0, CONTINUE)
+            else:
+                self.note(pid, call)
+                answer = ANSWER.pack(number, 0, -errno.EPERM, 0)
+            fcntl.ioctl(self.listener, SEND, bytearray(answer))
         except OSError as error:
-            if error.errno != errno.ENOENT:  # the program was killed meanwhile
+            if error.errno not in (errno.ENOENT, errno.EINTR):  # the program was killed meanwhile
                 raise
 
     def note(self, pid, call):
@@ -96,8 +129,68 @@ class Recorder:
             return
         self.seen.add(entry)
         line = json.dumps({"program": entry[0], "call": entry[1]}) + "\n"
-        os.write(self.record, line.encode())
-        print(f"refused system call {entry[1]} of the program {entry[0]!r}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the host's disk is full: no reason to end a desktop
+            os.write(self.record, line.encode())
+        say(f"refused system call {entry[1]} of the program {entry[0]!r}")
+
+
+def say(text):
+    """Write a line into this desktop's log, whose disk may be full."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="replace") + b"\n")
+
+
+class Signals:
+    """Which processes got which ending or stopping signal from a program inside, the first process included."""
+
+    def __init__(self):
+        self.sent = set()  # (pid or None for "may be any", number)
+
+    def note(self, sender, call, target, number):
+        """Remember a signal that is about to be sent."""
+        found = {"pidfd_send_signal": self.pid_of_descriptor}.get(call, self.pid_of)(sender, target)
+        if len(self.sent) >= MOST_TARGETS:
+            found = None
+        self.sent.add((found, number))
+
+    @staticmethod
+    def pid_of(sender, target):
+        """Process of a target, which may be a thread or a group of processes; None: it may be any."""
+        if target == -1:
+            return None
+        if target <= 0:  # a group has the number of its first process
+            return -target or os.getpgid(sender)
+        return field_of(f"/proc/{target}/status", "Tgid:") or target
+
+    @staticmethod
+    def pid_of_descriptor(sender, target):
+        """Process that a descriptor of the sender stands for; None where that cannot be seen."""
+        return field_of(f"/proc/{sender}/fdinfo/{target}", "Pid:")
+
+    def reached(self, pid, number):
+        """Whether a process was sent this signal from inside."""
+        return (pid, number) in self.sent or (None, number) in self.sent
+
+
+def field_of(path, name):
+    """A number behind a name in one of the kernel's files; None where there is none."""
+    try:
+        with open(path, errors="replace") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
+    except (OSError, ValueError):
+        return None
+
+
+def ended_by(pid, name, code, signals):
+    """Who ended a program: `ENDED_OUTSIDE` where an ending signal came from nobody inside. Pure.
+
+    `code` is an exit status, or below 0 the number of the signal that ended it.
+    """
+    if code < 0 and -code in ENDING and not signals.reached(pid, -code):
+        return ENDED_OUTSIDE
+    if code == 0 and name in ENDS_WELL_BY_SIGNAL and not any(signals.reached(pid, number) for number in ENDING):
+        return ENDED_OUTSIDE
+    return ENDED_INSIDE
 
 
 class Purse:
@@ -129,45 +222,57 @@ class Purse:
                 words = (
                     f"the desktop used more than {self.most} bytes of memory: a program with {used[victim]} was ended"
                 )
-                print(words, file=sys.stderr, flush=True)
+                say(words)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
                 total -= used[victim]
 
 
-def watch(child, recorder, purse):
-    """Reap what ends, answer refused calls, and count, until the program ends; return its exit status."""
+def watch(child, report, signals, purse):
+    """Reap what ends, and count, until the program ends; return who ended it.
+
+    The program reports on `report` which of those that the desktop cannot do without has ended. It ends, too, when it
+    is stopped: nobody would be answered.
+    """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would let it through
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     poll = select.poll()
     poll.register(reader, select.POLLIN)
-    poll.register(recorder.listener, select.POLLIN)
     while True:
-        status = reap(child)
-        if status is not None:
-            return status
-        for descriptor, _ in poll.poll(LOOK_MS if purse else None):
-            if descriptor == reader:
-                os.read(reader, 4096)
-            else:
-                recorder.answer()
+        code = reap(child)
+        if code is not None:
+            return verdict(child, code, report, signals)
+        for _ in poll.poll(LOOK_MS if purse else None):
+            os.read(reader, 4096)
         if purse:
             purse.look({1, child})
 
 
 def reap(child):
-    """Reap all that has ended; the exit status of the program if that has."""
+    """Reap all that has ended; of the program its exit status, or below 0 the signal that has ended or stopped it."""
     try:
         while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == child:
-                return os.waitstatus_to_exitcode(status) & 0xFF
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 return None
+            if pid == child:
+                return -os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
     except ChildProcessError:
         return 71
+
+
+def verdict(child, code, report, signals):
+    """Who ended the program, or what it cannot do without; see `ended_by`."""
+    if code == -signal.SIGSTOP:
+        say("the program that serves this desktop was stopped, which ends the desktop")
+        return ENDED_INSIDE if signals.reached(child, signal.SIGSTOP) else ENDED_OUTSIDE
+    with contextlib.suppress(OSError, ValueError):
+        os.set_blocking(report, False)
+        said = json.loads(os.read(report, REPORT_BYTES))
+        return ended_by(said["pid"], said["name"], said["code"], signals)
+    return ended_by(child, "guest", code, signals)
 
 
 def main():
@@ -179,14 +284,20 @@ def main():
     os.set_inheritable(record, False)
     hand_over(settings["handover"], settings["directories"])
     copy_skeleton(settings["skeleton"], os.environ["HOME"])
+    report, told = os.pipe()
     listener = confine(settings)
     child = os.fork()
     if child:
+        os.close(told)
+        signals = Signals()
+        recorder = Recorder(listener, settings["refused"], settings["senders"], record, signals)
+        threading.Thread(target=recorder.serve, daemon=True).start()  # before any program can use up the threads
         purse = Purse(settings["memory"], settings["storage"]) if settings["memory"] else None
-        os._exit(watch(child, Recorder(listener, settings["refused"], record), purse))
+        os._exit(watch(child, report, signals, purse))
     os.close(listener)
     os.close(record)
-    sys.argv[1:] = [settings["plan"]]
+    os.close(report)
+    sys.argv[1:] = [json.dumps({**json.loads(settings["plan"]), "report_fd": told})]
     sys.path.insert(0, room)
     sys.dont_write_bytecode = True
     import guest  # type: ignore[import-not-found]  # beside this file when it runs

@@ -68,6 +68,22 @@ class ControlGroups:
                 return int(dict(line.split() for line in path.read_text().splitlines()).get("oom_kill", 0))
         return 0
 
+    def short_of_own_memory(self) -> bool:
+        """Return whether the kernel has ended programs since these groups were full, not since the machine was.
+
+        A group counts what was ended in it for either reason; only its own limit counts as reached (`oom` in version 2,
+        `memory.failcnt` in version 1).
+        """
+        if not self.ended_for_memory():
+            return False
+        for place in self.directories:
+            with contextlib.suppress(OSError):
+                events = dict(line.split() for line in (place / "memory.events").read_text().splitlines())
+                return int(events.get("oom", 0)) > 0
+            with contextlib.suppress(OSError):
+                return int((place / "memory.failcnt").read_text()) > 0
+        return False
+
 
 def version_2_settings(limits: DesktopLimits) -> dict[str, str]:
     """File -> content. Pure."""

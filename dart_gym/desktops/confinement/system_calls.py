@@ -14,18 +14,20 @@ import ctypes
 import errno
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dart_gym.core.errors import MissingDependencyError
 
 LIBRARY = "libseccomp.so.2"
+SENDERS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
+"""Calls that send a signal: whoever listens to a filter is told of those that end or stop another program."""
 
 _FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl
     epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat
     fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync
     ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch inotify_init inotify_init1
-    inotify_rm_watch ioctl io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioprio_get ioprio_set
+    inotify_rm_watch ioctl ioprio_get ioprio_set
     lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod mknodat
     name_to_handle_at newfstatat open openat openat2 pipe pipe2 poll ppoll pread64 preadv preadv2 pselect6 pwrite64
     pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2 rmdir select
@@ -61,8 +63,29 @@ _TIME = """
 ALLOWED = frozenset(f"{_FILES} {_MEMORY} {_PROCESSES} {_TALK} {_TIME}".split())
 
 # Asked for by libraries as a matter of course, which go on without them: refused without a word in the log.
-_ABSENT = frozenset("clone3 io_uring_setup io_uring_enter io_uring_register process_madvise kcmp".split())
+_ABSENT = frozenset("io_setup clone3 io_uring_setup io_uring_enter io_uring_register process_madvise kcmp".split())
 _NOT_PERMITTED = frozenset("mbind get_mempolicy set_mempolicy set_mempolicy_home_node".split())
+
+# Numbers by their low 32 bits, which are what the kernel takes: (value, bits that may be any), and none in two of them.
+_LOW = 0xFFFFFFFF
+_TOLD = (1, 2, 3, 9, 15, 19)  # SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGSTOP
+_UNTOLD = (*((0, 0), (4, 3), (8, 0), (10, 1), (12, 1), (14, 0), (16, 1), (18, 0), (20, 3), (24, 7), (32, 31), (64, 0)),)
+_F_SETSIG, _F_SETPIPE_SZ, _RLIMIT_CPU = 10, 1031, 0
+_CONTROLS = (
+    (0, 7),
+    (8, 1),
+    (11, 0),
+    (12, 3),
+    (16, 15),
+    (32, 31),
+    (1024, 3),
+    (1028, 1),
+    (1030, 0),
+    (1032, 7),
+    (1040, 15),
+)
+_OTHER_LIMITS = ((1, 0), (2, 1), (4, 3), (8, 7))
+_IN_PART = frozenset({*SENDERS, "fcntl", "prlimit64"})
 
 _NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)  # CLONE_NEW*
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -72,17 +95,18 @@ _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)  # "which have I got",
 
 # libseccomp's ABI
 _ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
-_EQUAL, _MASKED_EQUAL, _GREATER = 4, 7, 6
+_EQUAL, _MASKED_EQUAL, _GREATER, _UNEQUAL = 4, 7, 6, 1
 _BAD_ARCHITECTURE, _OPTIMIZE, _BINARY_TREE = 2, 8, 2
 _LAST_NUMBER = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as the kernel takes it, and number -> name of the calls that are refused with EPERM."""
+    """A filter as the kernel takes it; number -> name of calls: `refused` with EPERM, and `senders` of signals."""
 
     program: bytes
     refused: dict[int, str]
+    senders: dict[int, str] = field(default_factory=dict)
 
 
 class _Comparison(ctypes.Structure):
@@ -156,11 +180,12 @@ def system_call_filter(*, notify: bool) -> Filter:
     """
     rules = _Rules()
     refuse = _NOTIFY if notify else _ERRNO | errno.EPERM
-    for name in sorted(ALLOWED):
+    for name in sorted(ALLOWED - _IN_PART):
         rules.add(_ALLOW, name)
     for name in sorted(_NOT_PERMITTED):
         rules.add(_ERRNO | errno.EPERM, name)
     _add_conditional(rules, refuse)
+    _add_signals(rules, notify=notify)
     conditional = {"clone", "socket", "personality"}
     refused = {}
     for number in range(_LAST_NUMBER):
@@ -170,7 +195,40 @@ def system_call_filter(*, notify: bool) -> Filter:
         refused[number] = known
         if known not in conditional:
             rules.add(refuse, known)
-    return Filter(rules.program(), refused)
+    senders = {number: name for number in range(_LAST_NUMBER) if (name := rules.name(number)) in SENDERS}
+    return Filter(rules.program(), refused, senders)
+
+
+def _add_signals(rules: _Rules, *, notify: bool) -> None:
+    """Rules for calls that send a signal: of those that end or stop a program the listener is told, where there is one.
+
+    The kernel takes the low 32 bits of a number; one with others is none that any library sends, and does not exist.
+    """
+    for name in SENDERS:
+        number = 2 if name in ("tgkill", "rt_tgsigqueueinfo") else 1
+        if not notify:
+            rules.add(_ALLOW, name)
+            continue
+        for value in _TOLD:
+            rules.add(_NOTIFY, name, _compare(number, value, mask=_LOW))
+        for value, free in _UNTOLD:
+            rules.add(_ALLOW, name, _compare(number, value, mask=_LOW - free))
+
+
+def _add_controls(rules: _Rules) -> None:
+    """Rules for ways around the record of signals, and to what all desktops of one user share.
+
+    `F_SETSIG` and a limit of processor time have the kernel send another process any signal; the memory of pipes is
+    counted for the user as a whole. Kernels refuse these, too, where they have their reasons, so programs go on.
+    """
+    for value, free in _CONTROLS:
+        rules.add(_ALLOW, "fcntl", _compare(1, value, mask=_LOW - free))
+    for value in (_F_SETSIG, _F_SETPIPE_SZ):
+        rules.add(_ERRNO | errno.EPERM, "fcntl", _compare(1, value, mask=_LOW))
+    rules.add(_ALLOW, "prlimit64", _compare(0, 0, mask=_LOW))
+    for value, free in _OTHER_LIMITS:
+        rules.add(_ALLOW, "prlimit64", _compare(1, value, mask=_LOW - free))
+    rules.add(_ERRNO | errno.EPERM, "prlimit64", _compare(0, 0, op=_UNEQUAL), _compare(1, _RLIMIT_CPU, mask=_LOW))
 
 
 def _add_conditional(rules: _Rules, refuse: int) -> None:
@@ -186,6 +244,7 @@ def _add_conditional(rules: _Rules, refuse: int) -> None:
             rules.add(_ALLOW, "socket", _compare(0, family), _compare(2, protocol))
     for protocol in _NETLINK_PROTOCOLS:
         rules.add(_ALLOW, "socket", _compare(0, _NETLINK), _compare(2, protocol))
+    _add_controls(rules)
     unknown = _ERRNO | errno.EAFNOSUPPORT
     for family in set(range(_NETLINK + 1)) - {_UNIX, _INET, _INET6, _NETLINK}:
         rules.add(unknown, "socket", _compare(0, family))

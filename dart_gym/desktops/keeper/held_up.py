@@ -1,42 +1,63 @@
 """Who holds a desktop up that does not answer: its own programs, or a machine that has too much to do."""
 
 import os
+import statistics
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dart_gym.desktops.sandbox.guest import descendants
 
 OVERLOAD = 4.0
-"""Processes of others that want a core, by the core, from which on a machine may be what is slow."""
+"""Threads of others that want a core, by the core, from which on a machine may be what is slow."""
 
-_ESSENTIAL = frozenset({"Xvfb", "openbox", "dbus-daemon"})
+_ESSENTIAL = frozenset({"Xvfb", "openbox", "dbus-daemon", "desktop-guest"})
+_SAMPLES, _APART_S = 5, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A process: its name, and its state as `/proc` has it (R, S, D, T, ...)."""
+    """A thread of a desktop: its name, and its state as `/proc` has it (R, S, D, T, ...)."""
 
     name: str
     state: str
 
 
 def held_up_inside(keeper: int) -> bool:
-    """Whether it is the programs of a keeper's desktop that hold it up, by what their processes do now."""
-    found = [state for pid in descendants(keeper) if (state := _state(pid)) is not None]
-    return is_own_doing(found, os.getloadavg()[0], len(os.sched_getaffinity(0)))
+    """Return whether it is the programs of a keeper's desktop that hold it up, by what their threads do now.
+
+    Takes a tenth of a second. What waits for a core at this moment is counted, and not the load average: a desktop
+    would raise that for the minute that follows, and look like the victim of a busy machine. The median of some moments
+    is taken, for one alone may be any.
+    """
+    cores, found = len(os.sched_getaffinity(0)), []
+    for sample in range(_SAMPLES):
+        if sample:
+            time.sleep(_APART_S)  # between samples, not a wait for anything
+        states = [state for pid in descendants(keeper) for state in _states(pid)]
+        found.append(is_own_doing(states, _busy(Path("/proc/stat").read_text()), cores))
+    return bool(statistics.median_low(found))
 
 
-def is_own_doing(processes: list[ProcessState], load: float, cores: int) -> bool:
-    """Whether a desktop holds itself up: what it needs is stopped, or nobody else keeps the machine busy. Pure."""
-    if any(process.name in _ESSENTIAL and process.state in "Tt" for process in processes):
+def is_own_doing(threads: list[ProcessState], busy: float, cores: int) -> bool:
+    """Return whether a desktop holds itself up: what it needs is stopped, or nobody else is busy. Pure."""
+    if any(thread.name in _ESSENTIAL and thread.state in "Tt" for thread in threads):
         return True
-    own = sum(process.state in "RD" for process in processes)
-    return load - own < OVERLOAD * cores
+    own = sum(thread.state in "RD" for thread in threads)
+    return busy - own < OVERLOAD * cores
 
 
-def _state(pid: int) -> ProcessState | None:
-    try:
-        name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-    except OSError:
-        return None  # it has ended
-    return ProcessState(name, rest.split()[0])
+def _busy(stat: str) -> float:
+    """Return the number of threads of the machine that run, or wait for a core or a disk, from `/proc/stat`. Pure."""
+    values = dict(line.split(" ", 1) for line in stat.splitlines() if line.startswith("procs_"))
+    return float(values.get("procs_running", 0)) + float(values.get("procs_blocked", 0))
+
+
+def _states(pid: int) -> Iterator[ProcessState]:
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            name, _, rest = path.read_text(errors="replace").partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # it has ended
+        yield ProcessState(name, rest.split()[0])

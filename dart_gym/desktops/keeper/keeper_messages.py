@@ -17,9 +17,11 @@ from dart_gym.core.errors import (
     ConfigurationError,
     DesktopError,
     DesktopKilledError,
+    DesktopStateError,
     DesktopTimeoutError,
     MissingDependencyError,
     MissingProgramError,
+    StuckProgramError,
 )
 from dart_gym.desktops.base.desktop import ActionError
 
@@ -38,7 +40,7 @@ _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         *(ActionError, ConfigurationError, MissingDependencyError, MissingProgramError),
-        *(DesktopError, DesktopKilledError, DesktopTimeoutError, ValueError),
+        *(DesktopError, DesktopKilledError, DesktopTimeoutError, DesktopStateError, StuckProgramError, ValueError),
         *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
         *(TimeoutError, OSError),
     )

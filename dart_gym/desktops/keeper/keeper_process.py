@@ -22,9 +22,10 @@ from typing import Any
 import orjson
 
 from dart_gym.core.actions import action_from_dict
-from dart_gym.core.errors import DesktopError, DesktopKilledError
+from dart_gym.core.errors import DesktopError, DesktopKilledError, DesktopTimeoutError, StuckProgramError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.base.frame_memory import FrameMemory
+from dart_gym.desktops.keeper.held_up import held_up_inside
 from dart_gym.desktops.keeper.keeper_messages import (
     MAX_INPUT,
     STREAM_BUFFER,
@@ -40,7 +41,7 @@ Work = Callable[[], int]
 Result = tuple[dict[str, Any], bytes]
 _NOTHING: Result = ({}, b"")
 _END_S = 1.0  # within which a desktop ends whose display has
-_VICTIM = "500"  # of -1000 to 1000: when memory runs out, a desktop goes before the server
+_VICTIM = "250"  # of -1000 to 1000: when memory runs out, a desktop (500) goes first, then its keeper, then the server
 
 
 def main(channel: int, frame: int, spec: dict[str, Any]) -> int:
@@ -171,7 +172,12 @@ class DesktopKeeper:
 
     async def do_execute(self, args: dict[str, Any], body: bytes) -> Result:
         """Run a program to its end."""
-        result = await self._desktop.execute(args["command"], timeout=args["timeout"], stdin=body, env=args["env"])
+        try:
+            result = await self._desktop.execute(args["command"], timeout=args["timeout"], stdin=body, env=args["env"])
+        except DesktopTimeoutError as error:
+            if await asyncio.to_thread(held_up_inside, os.getpid()):
+                raise StuckProgramError(str(error)) from error
+            raise
         values = {"returncode": result.returncode, "stdout": len(result.stdout)}
         return values, result.stdout + result.stderr
 

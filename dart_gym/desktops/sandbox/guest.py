@@ -9,6 +9,8 @@ Invariants:
     - The sockets that it listens on were bound by the host and came as file descriptors, so that no program inside
       can make the host open another path.
     - No program inside can use its sockets or its memory (`protect`).
+    - Whatever programs inside use up, requests are answered: where no thread can be had, one of a reserve answers.
+    - What fails since a program inside has used something up is told apart from what fails for another reason.
     - One connection is one request: a line of JSON and `body` bytes each way. A command whose connection closes is
       killed, so that deadlines and cancellation need no messages.
 """
@@ -19,6 +21,7 @@ import ctypes
 import errno
 import json
 import os
+import queue
 import select
 import selectors
 import signal
@@ -31,7 +34,15 @@ import time
 
 MAX_HEADER = 1 << 20
 CHUNK = 1 << 16
+DISPLAY_END_S = 1.0
+RESERVE = 4  # threads that answer when no other can be started
+EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+OF_THE_MACHINE = (errno.EIO, errno.ENFILE, errno.EMFILE)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
+
+
+class Exhausted(Exception):
+    """Programs inside have used up what this needs, or send more than can be taken."""
 
 
 class Guest:
@@ -43,6 +54,7 @@ class Guest:
         self.home = self.env["HOME"]
         self.display = None
         self.ending = threading.Lock()
+        self.waiting = queue.SimpleQueue()
 
     def boot(self):
         """Start display and message bus, at once where the number is given, then the window manager; the number."""
@@ -76,7 +88,12 @@ class Guest:
         """Start a program in the background with its output in a log; the desktop ends when an essential one does."""
         with open(os.path.join(self.plan["log_dir"], name + ".log"), "ab") as log:
             process = self._popen(command, env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds)
-        threading.Thread(target=self._watch, args=(name, process, essential), daemon=True).start()
+        try:
+            start_thread(self._watch, name, process, essential)
+        except Exhausted:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
         return process
 
     def _popen(self, command, env, **options):
@@ -87,8 +104,21 @@ class Guest:
     def _watch(self, name, process, essential):
         code = process.wait()
         if essential:
+            name, process, code = self._first_ended(name, process, code)
             print(f"{name} ended with status {code}, which ends the desktop", file=sys.stderr, flush=True)
+            if "report_fd" in self.plan:  # for the first process, which knows who has sent signals
+                os.write(self.plan["report_fd"], json.dumps({"name": name, "pid": process.pid, "code": code}).encode())
             self.end(70)
+
+    def _first_ended(self, name, process, code):
+        """The display, where a program has given up because that is ending, which may be seen a moment later."""
+        display = self.display
+        if code > 0 and display is not None and process is not display:
+            try:
+                return "xvfb", display, display.wait(DISPLAY_END_S)
+            except subprocess.TimeoutExpired:
+                pass  # it goes on: the program ended for a reason of its own
+        return name, process, code
 
     def end(self, code):
         """End this program and with it the desktop."""
@@ -108,23 +138,41 @@ class Guest:
 
     def serve(self, listener):
         """Answer requests, one thread each, until killed."""
+        for _ in range(RESERVE):
+            threading.Thread(target=self._stand_by, daemon=True).start()
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            try:
+                start_thread(self._answer, connection)
+            except Exhausted:
+                self.waiting.put(connection)
+
+    def _stand_by(self):
+        while True:
+            self._answer(self.waiting.get())
 
     def _answer(self, connection):
         with connection:
             try:
                 request, body, fds = receive(connection)
                 reply, content = getattr(self, "do_" + request["op"])(connection, request, body, fds)
-            except OSError as error:
-                reply, content = {"error": type(error).__name__, "message": str(error), "errno": error.errno}, b""
             except Exception as error:
-                reply, content = {"error": "Failure", "message": f"{type(error).__name__}: {error}"}, b""
+                reply, content = self._failure(error), b""
             try:
                 connection.sendall(json.dumps({**reply, "body": len(content)}).encode() + b"\n" + content)
             except OSError:
                 pass  # the host no longer wants the answer
+
+    def _failure(self, error):
+        """What a request failed with, and whether programs inside are to blame for that."""
+        words = {"message": str(error) or type(error).__name__}
+        if isinstance(error, (Exhausted, MemoryError)):
+            return {**words, "error": "Exhausted"}
+        if not isinstance(error, OSError) or error.errno in OF_THE_MACHINE:
+            return {"error": "Failure", "message": f"{type(error).__name__}: {error}"}
+        if self.plan["isolated"] and error.errno in EXHAUSTED:  # its places for files are its own, too
+            return {**words, "error": "Exhausted"}
+        return {**words, "error": type(error).__name__, "errno": error.errno}
 
     def do_boot(self, connection, request, body, fds):
         """Start the display; the answer comes when it is ready."""
@@ -140,15 +188,20 @@ class Guest:
         try:
             pipe = subprocess.PIPE
             process = self._popen(request["command"], request["env"], stdin=pipe, stdout=pipe, stderr=pipe)
-        except OSError as error:  # as a shell reports it
-            return {"returncode": 127, "stdout": 0}, str(error).encode()
-        threading.Thread(target=_kill_when_closed, args=(connection, process), daemon=True).start()
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise Exhausted(f"no process can be started: {error}") from None
+            return {"returncode": 127, "stdout": 0}, str(error).encode()  # as a shell reports it
         outputs = Outputs(process, request["limit"])
-        outputs.take(body)
-        if outputs.left < 0:
+        try:
+            start_thread(_kill_when_closed, connection, process)
+            outputs.take(body)
+            if outputs.left < 0:
+                raise Exhausted(f"the program wrote more than {request['limit']} bytes")
+        except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return {"error": "Failure", "message": f"the program wrote more than {request['limit']} bytes"}, b""
+            raise
         stdout, stderr = outputs.taken
         return {"returncode": process.wait(), "stdout": len(stdout)}, bytes(stdout + stderr)
 
@@ -184,7 +237,7 @@ class Guest:
     def do_listen(self, connection, request, body, fds):
         """Lead the clients of the socket that came along to a port."""
         listener = socket.socket(fileno=fds[0])
-        threading.Thread(target=_relay, args=(listener, request["port"]), daemon=True).start()
+        start_thread(_relay, listener, request["port"])
         return {}, b""
 
 
@@ -198,7 +251,10 @@ class Outputs:
     def take(self, body):
         """Give the command its input and take what it writes, until it has ended or written too much."""
         pipes = {self.process.stdout: self.taken[0], self.process.stderr: self.taken[1]}
-        threading.Thread(target=_feed, args=(self.process.stdin, body), daemon=True).start()
+        if body:
+            start_thread(_feed, self.process.stdin, body)
+        else:
+            self.process.stdin.close()
         with selectors.DefaultSelector() as selector:
             for pipe in pipes:
                 selector.register(pipe, selectors.EVENT_READ)
@@ -276,8 +332,23 @@ def _relay(listener, port):
             client.close()  # the host sees a closed connection: nothing listens on that port
             continue
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_pump, args=(client, server), daemon=True).start()
-        threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+        try:
+            start_thread(_pump, client, server)
+            start_thread(_pump, server, client)
+        except Exhausted:
+            for end in (client, server):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # it is closed already
+
+
+def start_thread(target, *args):
+    """Start a thread that nobody waits for. Raises `Exhausted`: there are too many processes and threads."""
+    try:
+        threading.Thread(target=target, args=args, daemon=True).start()
+    except RuntimeError as error:
+        raise Exhausted(str(error)) from None
 
 
 def _pump(source, sink):
@@ -348,8 +419,8 @@ def main():
     guest = Guest(plan)
     protect()
     if plan["isolated"]:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # of a program inside; the host kills the whole sandbox
+        for number in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "TSTP", "TTIN", "TTOU", "IO", "PIPE"):
+            signal.signal(getattr(signal, f"SIG{number}"), lambda *_: None)  # of a program inside
     else:
         die_with_parent()
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guest.end, args=(0,)).start())

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import CommandResult
 
 MAX_FILE = 256 << 20
@@ -61,7 +61,13 @@ class GuestClient:
     async def _request(
         self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request. Raises `DesktopError`: the guest failed; `OSError`: what the operation raised."""
+        """Send a request.
+
+        Raises:
+            DesktopStateError: programs inside have used up what it needs.
+            DesktopError: the guest failed.
+            OSError: what the operation raised.
+        """
         try:
             async with asyncio.timeout(timeout):
                 exchange = self._exchange({**header, "body": len(body)}, body, fd, max(limit, _MAX_WORDS))
@@ -70,6 +76,8 @@ class GuestClient:
             raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
         except (ConnectionError, FileNotFoundError) as error:
             raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
+        if reply.get("error") == "Exhausted":
+            raise DesktopStateError(f"programs of the desktop leave no room for '{header['op']}': {reply['message']}")
         if reply.get("errno") in (errno.ENOSPC, errno.EDQUOT):
             raise DesktopError(f"the disk of the desktop is full: {reply['message']}")
         if "error" in reply:

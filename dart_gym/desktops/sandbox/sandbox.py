@@ -59,6 +59,7 @@ _LOG_BYTES = 64 * MIB
 _PIXEL_BYTES, _HEADER_BYTES = 4, 1 * MIB
 _PASSABLE = 0o711  # whoever knows a name in it gets there, and nobody sees the names
 _SHARED, _LOGS, _X11 = range(3)  # what the first process hands over
+_SIGNALLED = 128  # and above: the exit status that stands for a signal
 _cleaned = False
 
 
@@ -224,6 +225,7 @@ class Sandbox:
                 "plan": plan,
                 "filter": f"{self.places.settings}/filter",
                 "refused": system_call_filter(notify=True).refused,
+                "senders": system_call_filter(notify=True).senders,
                 "record": record,
                 "handover": handover,
                 "directories": [self.places.shared, f"{self.places.shared}/log", "/tmp/.X11-unix"],
@@ -253,9 +255,17 @@ class Sandbox:
 
     @property
     def ended_inside(self) -> bool:
-        """Whether it has ended by what its own processes did: no program inside can send a signal to bubblewrap."""
+        """Whether it has ended by what its own processes did.
+
+        No program inside can send a signal to bubblewrap or to the first process, whose end bubblewrap reports as a
+        shell does, and the first process says when a signal came from nobody inside. Memory is the exception: the
+        kernel ends any process of a desktop that uses more than it may, and keeps count.
+        """
         code = self._process.poll()
-        return self.isolated and code is not None and code >= 0
+        if not self.isolated or code is None or code < 0:
+            return False
+        outside = code == first_process.ENDED_OUTSIDE or code >= _SIGNALLED
+        return not outside or self._groups.short_of_own_memory()
 
     async def ended(self) -> None:
         """Return when it runs no more."""
