@@ -5,7 +5,8 @@ Invariants:
       status ENVIRONMENT_ERROR; the desktop is thrown away, so the next reset gets a fresh one. The same holds for
       a deadline that passes, for then nobody knows what the desktop did.
     - What a person must act on is raised: an unknown task, a missing program, a step without an episode.
-    - A desktop that a program inside ended, once the episode ran, is terminal DESKTOP_KILLED with a score of 0.
+    - A desktop that a program inside ended, or held up, once the episode ran, is terminal DESKTOP_KILLED with a score
+      of 0; so is one that it ends while it is judged. `cause_of_end` decides who it was.
     - Any other score is an evaluator's; no error becomes a 0.
 """
 
@@ -22,15 +23,16 @@ from typing import Any
 from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.errors import DesktopError, DesktopKilledError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
-from dart_gym.desktops.base.desktop import ActionError, Desktop, Endable
+from dart_gym.desktops.base.desktop import ActionError, Desktop
+from dart_gym.sessions.cause_of_end import caused_inside, was_killed
 from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.scenario import Measurable, Patchable, Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.evaluation.watched_desktop import watch
 
 DEFAULT_DEADLINE_S = 120.0
 ACCESSIBILITY_S = 10.0
-_END_TOLD_S = 0.5
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
 
 
@@ -66,6 +68,7 @@ class _Episode:
     info: dict[str, object]
     ends_at: float = math.inf
     actions: list[Action] = field(default_factory=list)
+    judged: Any = None  # the desktop as its evaluation sees it
 
     @property
     def pacing(self) -> Pacing:
@@ -209,11 +212,13 @@ class Session:
         if not terminal.trainable:
             return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "session", f"not evaluated: {terminal}")
         try:
-            return await episode.scenario.evaluate(episode.desktop, terminal, episode.actions)
+            episode.judged = watch(episode.desktop)
+            found = await episode.scenario.evaluate(episode.judged, terminal, episode.actions)
         except EvaluationFailure as failure:
-            if await _killed(episode.desktop):
-                raise DesktopKilledError(f"while it was evaluated: {failure}") from failure
-            return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, episode.task.suite, str(failure))
+            found = Evaluation(EvaluationStatus.EVALUATION_ERROR, None, episode.task.suite, str(failure))
+        if found.status is not EvaluationStatus.OK and await was_killed(episode.desktop):
+            raise DesktopKilledError(f"while it was evaluated: {found.detail}")
+        return found
 
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
@@ -222,7 +227,7 @@ class Session:
             async with asyncio.timeout(deadline_s):
                 observation, terminal, evaluation = await operation(episode, timer)
         except _ENVIRONMENT_TROUBLE as error:
-            killed = isinstance(error, DesktopKilledError) or await _killed(episode.desktop)
+            killed = await caused_inside(episode.desktop, episode.judged, error)
             self._abandon()
             return StepResult.lost(
                 (episode.task.desktop.height, episode.task.desktop.width),
@@ -279,16 +284,6 @@ class Session:
 
 _Outcome = tuple[Observation, TerminalState | None, Evaluation | None]
 _Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
-
-
-async def _killed(desktop: Desktop) -> bool:
-    """Whether a desktop was ended from inside; what failed with it may be known a moment earlier than that."""
-    if not isinstance(desktop, Endable):
-        return False
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_END_TOLD_S):
-            await desktop.wait_until_ended()
-    return desktop.killed
 
 
 def _explain(operation: str, error: BaseException, deadline_s: float) -> str:

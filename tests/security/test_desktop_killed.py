@@ -227,8 +227,22 @@ def test_who_ended_a_program_is_read_from_the_signals_that_were_sent(name, code,
         ({"memory.events": "oom 2\noom_kill 1\n"}, True),
         ({"memory.events": "oom 0\noom_kill 1\n"}, False),  # the machine was short of memory, not the desktop
         ({"memory.events": "oom 2\noom_kill 0\n"}, False),
-        ({"memory.oom_control": "under_oom 0\noom_kill 1\n", "memory.failcnt": "3\n"}, True),
-        ({"memory.oom_control": "under_oom 0\noom_kill 1\n", "memory.failcnt": "0\n"}, False),
+        (
+            {
+                "memory.oom_control": "under_oom 0\noom_kill 1\n",
+                "memory.limit_in_bytes": "300000000\n",
+                "memory.max_usage_in_bytes": "299999999\n",
+            },
+            True,
+        ),
+        (
+            {
+                "memory.oom_control": "under_oom 0\noom_kill 1\n",
+                "memory.limit_in_bytes": "300000000\n",
+                "memory.max_usage_in_bytes": "90000000\n",
+            },
+            False,
+        ),
         ({}, False),
     ],
 )

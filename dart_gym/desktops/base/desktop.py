@@ -137,6 +137,14 @@ class Endable(Protocol):
 
 
 @runtime_checkable
+class Accountable(Protocol):
+    """What a desktop has besides that knows why it is slow."""
+
+    async def holds_up(self) -> bool:
+        """Whether its own programs hold it up now, and not a machine that has too much to do."""
+
+
+@runtime_checkable
 class SiteHost(Protocol):
     """What a desktop has besides whose spec names sites; the addresses are those of `dart_gym.sites`."""
 

@@ -33,6 +33,7 @@ next step: run the server by systemd-run --user --scope -p Delegate=yes, or as r
 _PERIOD_US = 100_000
 _GONE_S = 2.0
 _POLL_S = 0.005
+_NEARLY_BYTES = 8 << 20  # the kernel takes memory in batches, and ends programs when the next one would be too much
 MIB = 1 << 20
 
 
@@ -72,7 +73,7 @@ class ControlGroups:
         """Return whether the kernel has ended programs since these groups were full, not since the machine was.
 
         A group counts what was ended in it for either reason; only its own limit counts as reached (`oom` in version 2,
-        `memory.failcnt` in version 1).
+        the largest use in version 1).
         """
         if not self.ended_for_memory():
             return False
@@ -81,7 +82,8 @@ class ControlGroups:
                 events = dict(line.split() for line in (place / "memory.events").read_text().splitlines())
                 return int(events.get("oom", 0)) > 0
             with contextlib.suppress(OSError):
-                return int((place / "memory.failcnt").read_text()) > 0
+                most, used = (int((place / f"memory.{name}_in_bytes").read_text()) for name in ("limit", "max_usage"))
+                return used > most - _NEARLY_BYTES
         return False
 
 

@@ -195,7 +195,8 @@ def system_call_filter(*, notify: bool) -> Filter:
         refused[number] = known
         if known not in conditional:
             rules.add(refuse, known)
-    senders = {number: name for number in range(_LAST_NUMBER) if (name := rules.name(number)) in SENDERS}
+    names = ((number, rules.name(number)) for number in range(_LAST_NUMBER))
+    senders = {number: name for number, name in names if name is not None and name in SENDERS}
     return Filter(rules.program(), refused, senders)
 
 

@@ -25,7 +25,12 @@ class ProcessState:
 
 
 def held_up_inside(keeper: int) -> bool:
-    """Return whether it is the programs of a keeper's desktop that hold it up, by what their threads do now.
+    """Return whether it is the programs of a keeper's desktop that hold it up, by what their threads do now."""
+    return held_up_by({keeper})
+
+
+def held_up_by(roots: set[int]) -> bool:
+    """Return whether what waits for processes, and all below them, waits for what they do and not for the machine.
 
     Takes a tenth of a second. What waits for a core at this moment is counted, and not the load average: a desktop
     would raise that for the minute that follows, and look like the victim of a busy machine. The median of some moments
@@ -35,7 +40,7 @@ def held_up_inside(keeper: int) -> bool:
     for sample in range(_SAMPLES):
         if sample:
             time.sleep(_APART_S)  # between samples, not a wait for anything
-        states = [state for pid in descendants(keeper) for state in _states(pid)]
+        states = [state for root in roots for pid in descendants(root) for state in _states(pid)]
         found.append(is_own_doing(states, _busy(Path("/proc/stat").read_text()), cores))
     return bool(statistics.median_low(found))
 

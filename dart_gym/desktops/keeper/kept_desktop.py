@@ -22,6 +22,7 @@ from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.keeper import keeper_deadlines
+from dart_gym.desktops.keeper.held_up import held_up_inside
 from dart_gym.desktops.keeper.keeper_link import STOPPED, KeeperLink
 from dart_gym.desktops.keeper.keeper_messages import MAX_TREE, PIECE, MessageError, field
 from dart_gym.desktops.sandbox.guest import descendants
@@ -99,6 +100,11 @@ class KeptDesktop:
     def killed(self) -> bool:
         """Whether a program inside ended it, or held it up until it had to be ended."""
         return self._link is not None and self._link.killed
+
+    async def holds_up(self) -> bool:
+        """Whether its own programs hold it up now; see `Accountable`."""
+        pid = self.keeper_pid
+        return pid is not None and await asyncio.to_thread(held_up_inside, pid)
 
     async def wait_until_ended(self) -> None:
         """Return when it is known to have ended."""

@@ -260,8 +260,8 @@ class APIRoutes:
         path = expand_path(given, await self._variables())
         try:
             data = await self._desktop.read_file(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return web.json_response({"error": "File not found"}, status=404)
+        except OSError as error:  # there is none, or what stands there is no file that can be read
+            return web.json_response({"error": f"File not found ({error})"}, status=404)
         name = PurePosixPath(path).name
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return web.Response(body=data, content_type=kind, headers={"Content-Disposition": _attachment(name)})

@@ -54,7 +54,7 @@ class Guest:
         self.home = self.env["HOME"]
         self.display = None
         self.ending = threading.Lock()
-        self.waiting = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue = queue.SimpleQueue()
 
     def boot(self):
         """Start display and message bus, at once where the number is given, then the window manager; the number."""

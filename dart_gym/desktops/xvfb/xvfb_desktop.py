@@ -22,7 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action
-from dart_gym.core.errors import DesktopError, DesktopTimeoutError, MissingDependencyError, MissingProgramError
+from dart_gym.core.errors import (
+    DesktopError,
+    DesktopStateError,
+    DesktopTimeoutError,
+    MissingDependencyError,
+    MissingProgramError,
+)
 from dart_gym.desktops.applications import accessibility, browser, debian_applications, devtools
 from dart_gym.desktops.base import settling
 from dart_gym.desktops.base.desktop import (
@@ -255,7 +261,7 @@ class XvfbDesktop:
         """Raise a `DesktopError` with the last lines of the logs in its message."""
         try:
             yield
-        except DesktopTimeoutError:
+        except (DesktopTimeoutError, DesktopStateError):
             raise
         except DesktopError as error:
             if LOG_MARK in str(error):

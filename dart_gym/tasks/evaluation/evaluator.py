@@ -5,7 +5,8 @@ wherever one is needed that is not built in; bundled suites use the built-in one
 environment. Both give the same scores.
 
 Invariants:
-    - The outcome is always an `Evaluation`; what breaks here is a status with a reason, never a score of 0.
+    - The outcome is always an `Evaluation`. What breaks by itself is a status with a reason, never a score of 0; what
+      the agent's own desktop has broken is a score of 0, never a status. `blame` tells which is which.
     - Files that are fetched lie in a directory that ends with the evaluation.
 """
 
@@ -13,18 +14,28 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError, TaskError
+from dart_gym.core.errors import (
+    DartGymError,
+    DesktopError,
+    DesktopStateError,
+    EvaluationFailure,
+    MissingDependencyError,
+    TaskError,
+)
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.tasks.evaluation import evaluator_environment
+from dart_gym.tasks.evaluation.blame import NOT_THERE
 from dart_gym.tasks.evaluation.cloud_files import Fetch, provide_cloud_files
 from dart_gym.tasks.evaluation.evaluator_worker import TIMEOUT_S, EvaluatorWorker
 from dart_gym.tasks.evaluation.getters import GETTERS
+from dart_gym.tasks.evaluation.metric_control import works_without_the_agent
 from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.evaluation.score_rules import Check, Conj, Plan, combine, decided, early_score, read_evaluator
+from dart_gym.tasks.evaluation.watched_desktop import WatchedDesktop, watch
 from dart_gym.tasks.setup.setup_runner import StepError, run_steps
 
 EVALUATOR = "dart-rules/1.0"
@@ -44,15 +55,17 @@ async def evaluate(
 
     `fetch` writes what a URL holds to a path, for expected files (`cloud_file`), which the worker cannot download.
     """
-    name, foreign = EVALUATOR, list[str]()
+    name, foreign, watched = EVALUATOR, list[str](), watch(desktop)
     try:
         plan = read_evaluator(evaluator)
         foreign = not_built_in(plan)
         if official or foreign:
             name = evaluator_environment.EVALUATOR
         with cache_directory() as cache:
-            async with _scorer(desktop, plan, cache, name, fetch, timeout) as scorer:
-                score, detail = await _run(desktop, evaluator, plan, terminal, cache, scorer)
+            async with _scorer(watched, plan, cache, name, fetch, timeout) as scorer:
+                score, detail = await _run(watched, evaluator, plan, terminal, cache, scorer)
+    except DesktopStateError as error:
+        return Evaluation(EvaluationStatus.OK, 0.0, name, str(error))
     except DesktopError as error:
         return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, name, str(error))
     except MissingDependencyError as error:
@@ -97,17 +110,20 @@ class _Scorer(Protocol):
 
 @contextlib.asynccontextmanager
 async def _scorer(
-    desktop: Desktop, plan: Plan, cache: Path, name: str, fetch: Fetch | None, timeout: float
+    desktop: WatchedDesktop, plan: Plan, cache: Path, name: str, fetch: Fetch | None, timeout: float
 ) -> AsyncIterator[_Scorer | None]:
     """What scores the checks of a plan; None where there are none."""
     if plan.infeasible:
         yield None
     elif name != evaluator_environment.EVALUATOR:
-        yield _BuiltIn(desktop, cache)
+        yield _BuiltIn(cast(Desktop, desktop), cache)
     else:
-        async with EvaluatorWorker(desktop, evaluator_environment.find(), cache, timeout=timeout) as worker:
+        async with EvaluatorWorker(
+            cast(Desktop, desktop), evaluator_environment.find(), cache, timeout=timeout
+        ) as worker:
             await worker.start(plan.checks)  # it imports what it needs while the steps of postconfig run
-            await provide_cloud_files(plan, cache, fetch)
+            with desktop.elsewhere():
+                await provide_cloud_files(plan, cache, fetch)
             yield worker
 
 
@@ -126,7 +142,7 @@ def cache_directory() -> Iterator[Path]:
 
 
 async def _run(
-    desktop: Desktop,
+    desktop: WatchedDesktop,
     evaluator: dict[str, Any],
     plan: Plan,
     terminal: TerminalState,
@@ -134,13 +150,14 @@ async def _run(
     scorer: _Scorer | None,
 ) -> tuple[float, str]:
     """Postconfig, then the last action, then the checks: the order of `DesktopEnv.evaluate`."""
-    await run_steps(desktop, evaluator.get("postconfig") or [], cache=cache)
+    await run_steps(cast(Desktop, desktop), evaluator.get("postconfig") or [], cache=cache)
     early = early_score(plan, terminal)
     if early is not None or scorer is None:
         return early or 0.0, f"decided by the last action ({terminal.value})"
     scores, words = [], []
     for check in plan.checks:
         score, state = await scorer.check(check, plan.conj)
+        desktop.check()  # a getter may have taken the machine's failure for "not there"
         scores.append(score)
         words.append(f"{check.func}={score:g}" + (f" ({state})" if state and score != 1.0 else ""))
         if decided(plan.conj, score):
@@ -156,15 +173,21 @@ class _BuiltIn:
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
         """The score of one check."""
-        arguments = [await self._get(config) for config in (check.result, check.expected) if config]
+        metric = METRICS[check.func]
+        state, *others = [await self._get(config) for config in (check.result, check.expected) if config]
         try:
-            return float(METRICS[check.func](*arguments, **check.options)), ""
-        except (TypeError, ValueError, KeyError, AttributeError, OSError) as error:
-            raise EvaluationFailure(f"metric {check.func} failed: {type(error).__name__}: {error}") from error
+            return float(metric(state, *others, **check.options)), ""
+        except (TypeError, ValueError, KeyError, AttributeError, OSError, MemoryError, RecursionError) as error:
+            words = f"metric {check.func} failed: {type(error).__name__}: {error}"
+            if works_without_the_agent(metric, others, check.options):
+                return 0.0, words
+            raise EvaluationFailure(words) from error
 
     async def _get(self, config: dict[str, Any]) -> Any:
         try:
             return await GETTERS[config["type"]](self._desktop, config, self._cache)
+        except DesktopStateError:
+            return NOT_THERE
         except KeyError as error:
             raise EvaluationFailure(f"getter {config['type']} lacks the parameter {error}") from error
         except StepError as error:

@@ -6,7 +6,9 @@ the ports of this one desktop, read-only programs, its own `/tmp`, and the evalu
 that is root it runs as a user of its own, as desktops do.
 
 Invariants:
-    - What goes wrong (a hang, a crash, too much memory, an exception, nan) is an `EvaluationFailure` that names it.
+    - What goes wrong by itself is an `EvaluationFailure` that names it. What goes wrong (a hang, a crash, too much
+      memory) by what the agent has left is a `DesktopStateError`; see `blame`.
+    - What the task gives (bundle, references, the copy of the desktop's files) is apart from the cache, and read-only.
     - After `close` no process of the worker is left.
     - Without a sandbox it runs only for desktops that the user chose to have without one.
 """
@@ -24,7 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import EvaluationFailure, MissingDependencyError
+from dart_gym.core.errors import DesktopStateError, EvaluationFailure, MissingDependencyError
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.bubblewrap import (
     WORKSPACE,
@@ -40,7 +42,9 @@ from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import EVALUATION_GROUPS, DesktopLimits, group_name, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
+from dart_gym.desktops.keeper.held_up import held_up_by
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
+from dart_gym.tasks.evaluation.blame import ended_by_the_machine, ended_for_memory
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
 
@@ -49,9 +53,13 @@ MEMORY_BYTES = 3 << 30
 FILE_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 30
 LIMITS = DesktopLimits(memory=MEMORY_BYTES + SCRATCH_BYTES, processes=512)
+_VMSTAT = Path("/proc/vmstat")
 _SERVER_PORT, SITES_PORT = 5000, 5080
 _MAIN = Path(__file__).with_name("evaluator_worker_main.py")
-_INSIDE, _CACHE, _SCRATCH = "/run/evaluator", "/cache", "/tmp"
+_NEIGHBOURS = tuple(_MAIN.with_name(f"{name}.py") for name in ("desktop_archive", "metric_control"))
+_INSIDE, _CACHE, SCRATCH = "/run/evaluator", "/cache", "/run/scratch"
+GIVEN = f"{_INSIDE}/given"
+_GIVEN_REFERENCES = ("bundle/gt", "/tmp/tmp_workspace/gt")
 # Getters that ask nothing but the server; others may need DevTools or VLC's web interface.
 _SERVER_ONLY = frozenset(
     "rule vm_file vm_command_line vm_command_error cache_file cloud_file content_from_vm_file vm_terminal_output "
@@ -60,13 +68,30 @@ _SERVER_ONLY = frozenset(
 )
 
 
+class SpoiledFilesError(DesktopStateError):
+    """What the desktop handed over is no archive of its files, or more than there is room for."""
+
+
 class EvaluatorWorker:
-    """One worker, for one evaluation with a cache of its own, in `timeout` seconds. An async context manager."""
+    """One worker, for one evaluation with a cache of its own, in `timeout` seconds. An async context manager.
+
+    Args:
+        given: a directory that its programs see read-only as `GIVEN`, and its `bundle/gt` as `/tmp/tmp_workspace/gt`.
+        reaches_desktop: whether it can ask the desktop anything.
+    """
 
     def __init__(
-        self, desktop: Desktop, environment: EvaluatorEnvironment, cache: Path, *, timeout: float = TIMEOUT_S
+        self,
+        desktop: Desktop,
+        environment: EvaluatorEnvironment,
+        cache: Path,
+        *,
+        timeout: float = TIMEOUT_S,
+        given: Path | None = None,
+        reaches_desktop: bool = True,
     ) -> None:
         self._desktop, self._environment, self._cache, self._timeout = desktop, environment, cache, timeout
+        self._given, self._reaches_desktop, self._loaded = given, reaches_desktop, False
         self._isolated = desktop.spec.sandbox != "none"
         self._process: asyncio.subprocess.Process | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -86,6 +111,7 @@ class EvaluatorWorker:
         configs = [config for check in checks for config in (check.result, check.expected) if config]
         getters = sorted({str(config.get("type")) for config in configs})
         self._ends_at = asyncio.get_running_loop().time() + self._timeout
+        self._ended_before = ended_for_memory(_VMSTAT.read_text())
         self._take_user()
         sockets = await self._sockets(getters)
         self._log = self._cache.with_name(self._cache.name + ".log")
@@ -94,7 +120,6 @@ class EvaluatorWorker:
         self._stack.push_async_callback(self._kill)
         metrics = sorted({check.func for check in checks})
         self._send({"op": "load", "metrics": metrics, "getters": getters})
-        self._loaded = False
 
     def _take_user(self) -> None:
         """Become who the worker will be, as far as its files go, and count what it uses."""
@@ -104,13 +129,15 @@ class EvaluatorWorker:
             self._stack.callback(self._user.release)
             os.chown(self._cache, self._user.number, self._user.number)
         record = self._cache.with_name(self._cache.name + ".groups")
-        groups = make_groups(group_name(EVALUATION_GROUPS, f"{os.getpid()}.{id(self)}"), LIMITS, record)
-        self._groups = groups.directories
-        self._stack.callback(groups.remove)
+        self._counted = make_groups(group_name(EVALUATION_GROUPS, f"{os.getpid()}.{id(self)}"), LIMITS, record)
+        self._groups = self._counted.directories
+        self._stack.callback(self._counted.remove)
         self._stack.callback(record.unlink, missing_ok=True)
 
     async def _sockets(self, getters: list[str]) -> dict[str, tuple[Path, int]]:
         """The Unix sockets that the worker may reach, and the ports that they are to its getters."""
+        if not self._reaches_desktop:
+            return {"server": (self._cache.with_name("none"), _SERVER_PORT)}
         from dart_gym.desktops.osworld_api.api_server import (
             OSWorldAPI,  # its web server costs 0.1 s to import, and most need none
         )
@@ -142,7 +169,7 @@ class EvaluatorWorker:
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
                     cwd="/",
-                    env=_variables(_SCRATCH if self._isolated else str(self._cache)),
+                    env=_variables(SCRATCH if self._isolated else str(self._cache)),
                     pass_fds=(info_write, program) if self._isolated else (),
                     start_new_session=True,
                     limit=1 << 22,
@@ -159,7 +186,7 @@ class EvaluatorWorker:
                 for name, (path, port) in sockets.items()
             },
             "cache": _CACHE if inside else str(seen(self._cache)),
-            "scratch": _SCRATCH if inside else str(seen(self._cache)),
+            "scratch": SCRATCH if inside else str(seen(self._cache)),
             "numba_cache": str(self._environment.numba_cache if inside else seen(self._environment.numba_cache)),
             "memory_bytes": MEMORY_BYTES,
             "file_bytes": FILE_BYTES,
@@ -172,7 +199,14 @@ class EvaluatorWorker:
         if not inside:
             return [*launcher(self._user, self._groups, self._stage.mounts), *program]
         binds = [("--bind", str(self._cache), _CACHE), ("--ro-bind", str(_MAIN), main)]
-        binds += [("--ro-bind", str(path), f"{_INSIDE}/{name}.sock") for name, (path, _) in sockets.items()]
+        binds += [("--ro-bind", str(path), f"{_INSIDE}/{path.name}") for path in _NEIGHBOURS]
+        if self._reaches_desktop:
+            binds += [("--ro-bind", str(path), f"{_INSIDE}/{name}.sock") for name, (path, _) in sockets.items()]
+        if self._given is not None:
+            binds.append(("--ro-bind", str(self._given), GIVEN))
+            references, place = _GIVEN_REFERENCES
+            if (self._given / references).is_dir():
+                binds.append(("--ro-bind", str(self._given / references), place))
         arguments = self._stage.arguments([*_sandbox(self._environment), *(word for bind in binds for word in bind)])
         arguments += ["--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--remount-ro", "/", "--", *program]
         start = launcher(self._user, self._groups, self._stage.mounts)
@@ -180,9 +214,7 @@ class EvaluatorWorker:
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
         """A check's score, and a short text of the state that was looked at. Raises `EvaluationFailure`: no score."""
-        if not self._loaded:
-            self._loaded = True
-            self._require_ok(await self._receive("its imports"), "")
+        await self._load()
         self._send(
             {
                 "op": "check",
@@ -198,13 +230,25 @@ class EvaluatorWorker:
         return float(reply["score"]), str(reply["state"])
 
     async def run(self, name: str, **request: object) -> dict[str, Any]:
-        """Run a program (see the worker's `do_program`). Raises `EvaluationFailure`: it came to no end of its own."""
-        self._require_ok(await self._receive("its imports"), "")
+        """Run a program (see the worker's `do_program`).
+
+        Raises:
+            DesktopStateError: it came to no end, by what the agent has left or by itself.
+            EvaluationFailure: the machine has ended it.
+        """
+        await self._load()
         self._send({"op": "program", **request})
         return self._require_ok(await self._receive(name), f"{name}: ")
 
+    async def _load(self) -> None:
+        if not self._loaded:
+            self._require_ok(await self._receive("its imports"), "")
+            self._loaded = True
+
     @staticmethod
     def _require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
+        if "spoiled" in reply:
+            raise SpoiledFilesError(f"{where}{reply['spoiled']}")
         if "error" in reply:
             kind = "" if reply["error"] == "Unavailable" else f"{reply['error']}: "
             raise EvaluationFailure(f"{where}{kind}{reply['message']}")
@@ -222,25 +266,40 @@ class EvaluatorWorker:
                 line = await self._process.stdout.readline()
         except TimeoutError:
             message = f"the evaluation took longer than {self._timeout:g} s (in {what}) and was ended"
-            raise EvaluationFailure(message) from None
+            busy = not await asyncio.to_thread(held_up_by, {self._process.pid, *self._keeper()})
+            raise self._failure(message, machine=busy) from None
         except ValueError as error:
-            raise EvaluationFailure(f"the evaluator answered too much in {what}") from error
+            raise self._failure(f"the evaluator answered too much in {what}") from error
         if not line:
-            raise EvaluationFailure(await self._explain_end(what))
+            raise await self._explain_end(what)
         try:
             reply: dict[str, Any] = json.loads(line)
         except ValueError as error:
-            raise EvaluationFailure(f"the evaluator answered no JSON in {what}: {line[:200]!r}") from error
+            raise self._failure(f"the evaluator answered no JSON in {what}: {line[:200]!r}") from error
         return reply
 
-    async def _explain_end(self, what: str) -> str:
+    def _keeper(self) -> set[int]:
+        pid = getattr(self._desktop, "keeper_pid", None)
+        return {pid} if isinstance(pid, int) else set()
+
+    def _failure(self, message: str, *, machine: bool = False) -> EvaluationFailure | DesktopStateError:
+        """What to raise: what it has read of the desktop broke it, unless it had read nothing or the machine did."""
+        return EvaluationFailure(message) if machine or not self._loaded else DesktopStateError(message)
+
+    async def _explain_end(self, what: str) -> EvaluationFailure | DesktopStateError:
         assert self._process is not None  # only called with one
         await self._kill()
         code = self._process.returncode or 0
         number = -code if code < 0 else code - 128  # bwrap reports the signal that ended its child as a shell does
         with contextlib.suppress(ValueError):
-            return f"the evaluator was killed by {signal.Signals(number).name} in {what}{self._last_words()}"
-        return f"the evaluator ended with status {code} in {what}{self._last_words()}"
+            words = f"the evaluator was killed by {signal.Signals(number).name} in {what}{self._last_words()}"
+            machine = ended_by_the_machine(
+                number,
+                own_memory=self._counted.short_of_own_memory(),
+                machine_ended=ended_for_memory(_VMSTAT.read_text()) - self._ended_before,
+            )
+            return self._failure(words, machine=machine)
+        return self._failure(f"the evaluator ended with status {code} in {what}{self._last_words()}")
 
     def _last_words(self) -> str:
         words = self._log.read_bytes()[-1500:].decode(errors="replace").strip()
@@ -291,9 +350,9 @@ def _variables(scratch: str) -> dict[str, str]:
 
 def _sandbox(environment: EvaluatorEnvironment) -> list[str]:
     args = [*namespaces("evaluator"), *system_directories(settings_copy()), *kernel_directories(SCRATCH_BYTES)]
-    args += [*memory_directory(_SCRATCH, SCRATCH_BYTES, "1777"), *memory_directory("/run", SCRATCH_BYTES)]
-    args += ["--dir", _INSIDE, *memory_directory("/home/user", SCRATCH_BYTES)]
-    args += ["--symlink", "/tmp/tmp_workspace", WORKSPACE]
+    args += [*memory_directory("/tmp", SCRATCH_BYTES, "1777"), *memory_directory("/run", SCRATCH_BYTES)]
+    args += ["--dir", _INSIDE, "--dir", SCRATCH, *memory_directory("/home/user", SCRATCH_BYTES)]
+    args += ["--dir", "/tmp/tmp_workspace", "--symlink", "/tmp/tmp_workspace", WORKSPACE]
     if not environment.base.is_relative_to("/usr"):
         args += ["--ro-bind", str(environment.base), str(environment.base)]
     return [*args, "--ro-bind", str(environment.root), str(environment.root)]

@@ -7,6 +7,8 @@ error. Imports nothing of this package: it is the only part that runs in that en
 Invariants:
     - Only the modules that a task's checks need are imported: one of them alone would cost seconds.
     - What cannot be computed here (there is no OCR, no Google Drive) is an error, never a quiet 0.
+    - What the agent has left and no metric can read is worth 0, never an error: an agent that fails would choose that.
+      `blame.py` has the rules.
 """
 
 import ast
@@ -15,9 +17,12 @@ import http.server
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
+import math
 import numbers
 import os
+import re
 import resource
 import shutil
 import socket
@@ -35,6 +40,11 @@ CHUNK = 1 << 16
 LONGEST_STATE = 300
 LONGEST_OUTPUT, LONGEST_ERRORS = 1 << 20, 2000  # bytes of a program's
 HOME = "/home/user"
+neighbours: dict = {}  # modules by name
+GIVEN_BY_THE_TASK = ("rule", "rule_relativeTime", "cloud_file", "cache_file", "googledrive_file")  # not by the desktop
+OURS = (ImportError, NotImplementedError, NameError)
+LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|\[::1\]")
+OUTSIDE = re.compile(r"host='|Max retries|Name or service|name resolution|net::ERR_|getaddrinfo")
 
 
 class Unavailable(Exception):
@@ -150,31 +160,49 @@ class Worker:
         """The score of one check: result, expected state, metric, as `DesktopEnv.evaluate` does."""
         metric = find_function("metrics", request["func"])
         try:
-            state = self.get(request["result"])
+            state = self.left(request["result"])
         except FileNotFoundError as error:
-            if request["conj"] == "and":
+            if request["conj"] == "and" or not self.states:
                 return {"score": 0.0, "state": f"no such file: {error}"}
-            if not self.states:
-                raise
             state = self.states[-1]  # the original goes on with the state of the check before
         self.states.append(state)
-        arguments = [state]
-        if request["expected"]:
-            arguments.append(self.get(request["expected"]))
-        value = metric(*arguments, **request["options"])
-        return {"score": number(value), "state": repr(state)[:LONGEST_STATE]}
+        others = [self.left(request["expected"])] if request["expected"] else []
+        try:
+            value = number(metric(state, *others, **request["options"]))
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"the metric gave {value}, which is not in [0, 1]")
+        except (Unavailable, *OURS):
+            raise
+        except Exception as error:
+            if not neighbours["metric_control"].works_without_the_agent(scored(metric), others, request["options"]):
+                raise
+            words = f"not to be read ({type(error).__name__}: {error}): {state!r}"
+            return {"score": 0.0, "state": words[:LONGEST_STATE]}
+        return {"score": value, "state": repr(state)[:LONGEST_STATE]}
+
+    def left(self, config):
+        """What a getter finds; None where the desktop has nothing that it can read."""
+        getter = find_function("getters", "get_" + config["type"])
+        try:
+            return self.get(config)
+        except (Unavailable, FileNotFoundError, *OURS):
+            raise
+        except Exception as error:
+            if config["type"] in GIVEN_BY_THE_TASK or is_ours(error, config, getter):
+                raise
+            print(f"nothing to be read by {config['type']}: {type(error).__name__}: {error}", file=sys.stderr)
+            return None
 
     def do_program(self, request):
         """Run a program that came with a task, beside a copy of the desktop's files at their paths."""
-        for archive, fresh in request["archives"]:
-            for path in fresh:  # whatever the agent made of it
-                subprocess.run(["rm", "-rf", path], check=True)
-            unpack = ["tar", "-xf", archive, "-C", "/", "--no-same-owner", "--no-overwrite-dir"]
-            said = subprocess.run(unpack, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr
-            if b"No space" in said:
-                return {"error": "Unavailable", "message": "the desktop's files are larger than the evaluator's memory"}
-        folder = os.path.join(self.env.cache_dir, "sites")  # /<site>/go is a file of it
-        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+        archive = neighbours["desktop_archive"]
+        if request["files"]:
+            try:
+                left_out = archive.unpack(request["files"], "/", request["apart"], request["most_bytes"])
+            except archive.Spoiled as error:
+                return {"spoiled": str(error)}
+            print(f"{left_out} files of the desktop were left out", file=sys.stderr)
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=request["sites"])  # /<site>/go
         sites = http.server.ThreadingHTTPServer(("127.0.0.1", self.sites_port), handler)
         threading.Thread(target=sites.serve_forever, daemon=True).start()
         pipe, environment = subprocess.PIPE, {**os.environ, **request["variables"]}
@@ -184,7 +212,8 @@ class Worker:
             )
             output = program.stdout.read(LONGEST_OUTPUT + 1)  # type: ignore[union-attr]  # it is a pipe
             if len(output) > LONGEST_OUTPUT:
-                return {"error": "Unavailable", "message": f"it printed more than {LONGEST_OUTPUT >> 20} MiB"}
+                program.kill()
+                return {"status": None, "output": "", "errors": f"it printed more than {LONGEST_OUTPUT >> 20} MiB"}
             status = program.wait()
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - LONGEST_ERRORS))
             last = errors.read().decode(errors="replace")
@@ -195,10 +224,26 @@ class Worker:
         return find_function("getters", "get_" + config["type"])(self.env, config)
 
 
+def is_ours(error, config, getter):
+    """Whether a getter failed by what the task asks for, or by what only a network would give; not by the desktop."""
+    text = str(error)
+    if isinstance(error, KeyError) and error.args and error.args[0] not in config:
+        name = re.escape(repr(error.args[0]).strip("'\""))
+        return re.search(rf"config(\[|\.get\()\s*['\"]{name}['\"]", inspect.getsource(getter)) is not None
+    return OUTSIDE.search(text) is not None and LOOPBACK.search(text) is None
+
+
+def scored(metric):
+    """A metric that gives a number, or raises."""
+    return lambda *arguments, **options: number(metric(*arguments, **options))
+
+
 def number(value):
-    """A metric's value as a float. Raises `TypeError` for what is no number, such as None."""
+    """A metric's value as a float. Raises `TypeError` for what is no number, such as None, or `ValueError` for nan."""
     if isinstance(value, (numbers.Number, bool)) or type(value).__module__ == "numpy":
-        return float(value)
+        if math.isnan(value := float(value)):
+            raise ValueError("the metric gave nan")
+        return value
     raise TypeError(f"the metric gave {value!r}, which is no number")
 
 
@@ -243,9 +288,18 @@ def limit(memory_bytes, file_bytes, processes):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
 
+def import_neighbours():
+    """Import what lies beside this file, which is on no path of Python's."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    for name in ("desktop_archive", "metric_control"):
+        neighbours[name] = importlib.import_module(name)
+    del sys.path[0]
+
+
 def main():
     """Answer requests until standard input ends."""
     settings = json.loads(sys.argv[1])
+    import_neighbours()
     limit(settings["memory_bytes"], settings["file_bytes"], settings["processes"])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -7,24 +7,39 @@ packages. There is no network.
 
 Invariants:
     - The desktop never sees the program or its references ("gt"), and nothing is executed on this side.
-    - A score is a number in [0, 1] that was printed as documented by a program that ended well. Anything else (an
-      exception, garbage, nan, a limit) is an evaluation error with its reason, never 0.
+    - What the desktop hands over is data (`desktop_archive`): it becomes files below /home/user and /tmp, which hold
+      nothing else. Program, references and commands lie elsewhere and are read-only, also for the program itself.
+    - A score is a number in [0, 1] that was printed as documented by a program that ended well. A program that fails
+      is run again without any files of the agent: one that fails there, too, is an evaluation error with its reason,
+      and one that does not is a score of 0, for it has failed by what the agent left.
 """
 
+import asyncio
+import contextlib
 import json
 import math
 import re
 import shutil
-import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure
+from dart_gym.core.errors import DartGymError, DesktopError, DesktopStateError, EvaluationFailure
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.evaluation import evaluator_environment
+from dart_gym.tasks.evaluation.blame import ProgramEnd, of_the_agent
 from dart_gym.tasks.evaluation.evaluator import cache_directory
-from dart_gym.tasks.evaluation.evaluator_worker import SITES_PORT, TIMEOUT_S, EvaluatorWorker
+from dart_gym.tasks.evaluation.evaluator_worker import (
+    GIVEN,
+    SCRATCH,
+    SCRATCH_BYTES,
+    SITES_PORT,
+    TIMEOUT_S,
+    EvaluatorWorker,
+    SpoiledFilesError,
+)
+from dart_gym.tasks.evaluation.watched_desktop import watch
 from dart_gym.tasks.setup.setup_runner import run_steps
 from dart_gym.tasks.setup.site_steps import site_host
 
@@ -32,12 +47,20 @@ EVALUATOR = "bundle/1.0"
 SITES_URL = f"http://127.0.0.1:{SITES_PORT}"
 """Where such a program finds `/<site>/go`: the state of a mock site when the scoring began."""
 REFERENCES = "tmp/tmp_workspace/gt"
-_INSIDE = "/cache"
+FILES, SITES = "files.tar", "sites"
+CONTROL_S = 20.0
 _COMMAND = Path(__file__).with_name("desktop_command")
 # Caches can be large, and sockets cannot be copied; tar's status is 1 where a file changed meanwhile.
-_SNAPSHOT = """d=$(mktemp -d /tmp/.reward-XXXXXX) && cd / && /bin/tar -cf "$d/files" --exclude='.reward-*' \
---exclude=.cache --exclude=.X11-unix --exclude='*/Cache' --exclude='*/Code Cache' home/user tmp 2>/dev/null
+_SNAPSHOT = """d=$(mktemp -d /tmp/.reward-XXXXXX) && cd / && /bin/tar -cf "$d/files" --hard-dereference \
+--exclude='.reward-*' --exclude=.cache --exclude=.X11-unix --exclude='*/Cache' --exclude='*/Code Cache' \
+home/user tmp 2>/dev/null
 echo "$d" """
+_RAISED = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")  # the last line of a traceback
+_LINE = re.compile(r'File "[^"\n]*/bundle/[^"\n]*", line (\d+)')
+_DESKTOP_FILE = re.compile(
+    r"Errno \d+\].*'/(?:home/user|tmp|tmp_workspace)/"
+    r"|: ['\"]?/(?:home/user|tmp|tmp_workspace)/[^:]*: (?:No such|Permission|Is a dir|Not a dir|Too many levels)"
+)
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)"
 _LAST_LINE = re.compile(rf"(?:(?:REWARD|Total score): *)?({_NUMBER})\s*(?:/ *1(?:\.0*)?)?", re.IGNORECASE)
 
@@ -51,29 +74,29 @@ async def run_reward(
     desktop: Desktop, evaluator: dict[str, Any], bundle: Path, *, timeout: float = TIMEOUT_S
 ) -> Evaluation:
     """Carry out `postconfig` on the desktop, then run the bundle's program."""
-    script = str(evaluator.get("url", "")).removeprefix("./")
+    script, watched = str(evaluator.get("url", "")).removeprefix("./"), watch(desktop)
     try:
         if desktop.spec.sandbox == "none":
             raise EvaluationFailure(f"{script} is another's program and runs in a sandbox only, which was switched off")
         with cache_directory() as cache:
-            await run_steps(desktop, evaluator.get("postconfig") or [], cache=cache)
-            (cache / "files.tar").write_bytes(await _snapshot(desktop))
-            _lay_out(bundle, cache)
-            for site in desktop.spec.sites:
-                (cache / "sites" / site).mkdir(parents=True)
-                (cache / "sites" / site / "go").write_text(json.dumps(await site_host(desktop).site_state(site)))
-            async with EvaluatorWorker(
-                desktop, (found := evaluator_environment.find()), cache, timeout=timeout
-            ) as worker:
-                await worker.start([])
-                program = ["/bin/bash"] if evaluator["type"] == "bash" else [str(found.python), "-I"]
-                reply = await worker.run(
-                    script,
-                    command=[*program, f"{_INSIDE}/bundle/{script}"],
-                    archives=[(f"{_INSIDE}/files.tar", []), (f"{_INSIDE}/references.tar", [f"/{REFERENCES}"])],
-                    variables=_variables(found.root),
-                )
-        score, detail = read_score(script, evaluator["type"], reply["status"], reply["output"], reply["errors"])
+            await run_steps(watched, evaluator.get("postconfig") or [], cache=cache)
+            given = cache.with_name("given")
+            await asyncio.to_thread(_lay_out, bundle, given)
+            (given / FILES).write_bytes(await _snapshot(watched))
+            sites = {site: await site_host(watched).site_state(site) for site in desktop.spec.sites}
+            program = _Program(script, evaluator["type"], given, evaluator_environment.find())
+            _give_sites(given, sites)
+            found = await program.run(watched, cache, timeout, FILES)
+            watched.check()
+            if isinstance(found, ProgramEnd):
+                _give_sites(given, {name: _untouched(state) for name, state in sites.items()})
+                control = await program.run(watched, cache, min(timeout, CONTROL_S), "", reaches_desktop=False)
+                if not of_the_agent(found, control if isinstance(control, ProgramEnd) else None):
+                    raise EvaluationFailure(found.reason)
+                raise DesktopStateError(f"{found.reason}; it does not without what the agent has left")
+            score, detail = found
+    except DesktopStateError as error:
+        return Evaluation(EvaluationStatus.OK, 0.0, EVALUATOR, str(error))
     except DesktopError as error:
         return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, EVALUATOR, str(error))
     except DartGymError as error:
@@ -81,11 +104,63 @@ async def run_reward(
     return Evaluation(EvaluationStatus.OK, score, EVALUATOR, detail)
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A bundle's program, of a kind of evaluator, with the directory of what it is given."""
+
+    script: str
+    kind: str
+    given: Path
+    environment: evaluator_environment.EvaluatorEnvironment
+
+    async def run(
+        self, desktop: Desktop, cache: Path, timeout: float, files: str, *, reaches_desktop: bool = True
+    ) -> tuple[float, str] | ProgramEnd:
+        """Run it beside the desktop's `files`, or none; its score and detail, or how it ended without one.
+
+        Raises:
+            DesktopStateError: the files are no archive of a desktop's files, or do not fit.
+            EvaluationFailure: the machine has ended it.
+        """
+        start = ["/bin/bash"] if self.kind == "bash" else [str(self.environment.python), "-I"]
+        worker = EvaluatorWorker(
+            desktop, self.environment, cache, timeout=timeout, given=self.given, reaches_desktop=reaches_desktop
+        )
+        async with worker:
+            await worker.start([])
+            try:
+                reply = await worker.run(
+                    self.script,
+                    command=[*start, f"{GIVEN}/bundle/{self.script}"],
+                    files=f"{GIVEN}/{files}" if files else "",
+                    apart=[REFERENCES],
+                    most_bytes=SCRATCH_BYTES,
+                    sites=f"{GIVEN}/{SITES}",
+                    variables=_variables(self.environment.root),
+                )
+            except SpoiledFilesError:
+                raise
+            except DesktopStateError as error:
+                return ProgramEnd("ended", str(error))
+        return read_end(self.script, self.kind, reply["status"], reply["output"], reply["errors"])
+
+
+def _untouched(states: dict[str, Any]) -> dict[str, Any]:
+    return {**states, "current_state": states.get("initial_state"), "state_diff": {}}
+
+
+def _give_sites(given: Path, states: dict[str, Any]) -> None:
+    for site, state in states.items():
+        (given / SITES / site).mkdir(parents=True, exist_ok=True)
+        (given / SITES / site / "go").write_text(json.dumps(state))
+
+
 def _variables(environment: Path) -> dict[str, str]:
     return {
-        "PATH": f"{_INSIDE}/bin:{environment}/bin:/usr/bin:/bin",
+        "PATH": f"{GIVEN}/bin:{environment}/bin:/usr/bin:/bin",
         "HOME": "/home/user",
-        "DART_BUNDLE": f"{_INSIDE}/bundle",
+        "DART_BUNDLE": f"{GIVEN}/bundle",
+        "TMPDIR": SCRATCH,
         "DART_DESKTOP_URL": "http://127.0.0.1:5000",
         "PYTHONNOUSERSITE": "1",  # nothing that the agent left is imported
         "PYTHONSAFEPATH": "1",
@@ -95,24 +170,40 @@ def _variables(environment: Path) -> dict[str, str]:
 async def _snapshot(desktop: Desktop) -> bytes:
     made = await desktop.execute(["/bin/sh", "-c", _SNAPSHOT], timeout=60.0)
     folder = made.stdout.decode(errors="replace").strip()
+    if not re.fullmatch(r"/tmp/\.reward-\w+", folder):
+        raise DesktopStateError(
+            f"the desktop's files could not be copied: {made.stderr.decode(errors='replace')[-300:]}"
+        )
     try:
         return await desktop.read_file(f"{folder}/files")
     except OSError as error:
-        raise EvaluationFailure(f"the desktop's files could not be copied: {error}") from error
+        raise DesktopStateError(f"the desktop's files could not be copied: {error}") from error
     finally:
-        await desktop.execute(["rm", "-rf", folder], timeout=30.0)
+        with contextlib.suppress(DesktopStateError):
+            await desktop.execute(["rm", "-rf", folder], timeout=30.0)
 
 
-def _lay_out(bundle: Path, cache: Path) -> None:
-    """Put into the evaluation's directory what the program is given: its bundle, references, the command `desktop`."""
-    shutil.copytree(bundle, cache / "bundle", copy_function=shutil.copyfile)
-    (cache / "bin").mkdir()
-    shutil.copyfile(_COMMAND, cache / "bin" / "desktop")
-    for path in (cache / "bundle", cache / "bin" / "desktop"):
+def _lay_out(bundle: Path, given: Path) -> None:
+    """Make the directory of what the program is given: its bundle with the references, and the command `desktop`."""
+    shutil.copytree(bundle, given / "bundle", copy_function=shutil.copyfile)
+    (given / "bin").mkdir()
+    (given / SITES).mkdir()
+    shutil.copyfile(_COMMAND, given / "bin" / "desktop")
+    for path in (given / "bundle", given / "bin" / "desktop"):
         path.chmod(0o755)
-    with tarfile.open(cache / "references.tar", "w") as archive:
-        if (bundle / "gt").is_dir():
-            archive.add(bundle / "gt", REFERENCES)
+
+
+def read_end(script: str, kind: str, status: int | None, output: str, errors: str) -> tuple[float, str] | ProgramEnd:
+    """Return score and detail of what a program printed, or how it ended without a score. Pure."""
+    try:
+        if status is None:
+            raise EvaluationFailure(f"{script}: {errors}")
+        return read_score(script, kind, status, output, errors)
+    except EvaluationFailure as failure:
+        said = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
+        raised = _RAISED.match(said)
+        name = raised[1].rpartition(".")[2] if raised else f"status {status}"
+        return ProgramEnd(f"{name} {_LINE.findall(errors)[-1:]}", str(failure), bool(_DESKTOP_FILE.search(said)))
 
 
 def read_score(script: str, kind: str, status: int, output: str, errors: str) -> tuple[float, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from dart_gym.core.errors import EvaluationFailure
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.sites.site_state import changes
+from dart_gym.tasks.evaluation.blame import NOT_THERE
 from dart_gym.tasks.setup.setup_runner import EXECUTE_TIMEOUT_S, HOME, cached_path, command_line
 from dart_gym.tasks.setup.site_steps import site_host
 
@@ -38,7 +39,7 @@ async def get_vm_command_error(desktop: Desktop, config: dict[str, Any], cache: 
 
 
 async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path | None | list[Path | None]:
-    """Copy of a file, or of several where `multi`; None where there is none.
+    """Copy of a file, or of several where `multi`; None where there is none, or no regular file that can be read.
 
     `config` has `path` and `dest`, lists where `multi`, and `gives`: which of several the metric gets (the first).
     """
@@ -84,8 +85,8 @@ async def get_site_changes(desktop: Desktop, config: dict[str, Any], cache: Path
 async def _copy(desktop: Desktop, path: str, target: Path) -> Path | None:
     try:
         data = await desktop.read_file(HOME + path[1:] if path.startswith("~/") else path)
-    except FileNotFoundError:
-        return None
+    except OSError:  # whatever stands there in its place: the desktop decides what its files are
+        return NOT_THERE
     target.write_bytes(data)
     return target
 

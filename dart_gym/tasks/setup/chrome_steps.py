@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from dart_gym.core.errors import DesktopError, TaskError
 from dart_gym.desktops.applications.devtools import Browser, DevToolsError
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.tasks.setup.setup_step import HOME, POLL_S, StepError, Surroundings
+from dart_gym.tasks.setup.setup_step import HOME, POLL_S, StepError, Surroundings, UnmetError
 
 HISTORY_URL = (
     "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/"
@@ -89,7 +89,7 @@ async def _browser(desktop: Desktop) -> Browser:
             except DesktopError as error:
                 reason = str(error)
         if time.monotonic() > deadline:
-            raise StepError(
+            raise UnmetError(
                 f"no browser answers on the ports {PORTS[0]} and {PORTS[1]} after {BROWSER_TIMEOUT_S:g} s ({reason}): "
                 "a step before this one must start google-chrome with --remote-debugging-port=1337"
             )

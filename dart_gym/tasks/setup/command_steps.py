@@ -16,6 +16,7 @@ from dart_gym.tasks.setup.setup_step import (
     POLL_S,
     StepError,
     Surroundings,
+    UnmetError,
     cached_path,
     command_line,
     is_shell,
@@ -61,7 +62,7 @@ async def launch(where: Surroundings, parameters: dict[str, Any]) -> None:
     try:
         await where.desktop.launch(command)
     except (FileNotFoundError, PermissionError) as error:
-        raise StepError(
+        raise _missing(command[0])(
             f"cannot start {command[0]!r} ({error}); `dart-gym doctor` says which package has it"
         ) from error
     if titles:
@@ -105,7 +106,7 @@ async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[s
         if time.monotonic() > deadline:
             shown = ", ".join(repr(window.title) for window in windows) or "none"
             problem = "showed no window" if main is None else "did not paint its window"
-            raise StepError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
+            raise UnmetError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
         await asyncio.sleep(POLL_S)
     await wait_until_idle(desktop, timeout=SETTLED_S)
 
@@ -135,11 +136,14 @@ async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
         result = await run(where.desktop, command, shell=is_shell(parameters))
         for stream in ("stdout", "stderr"):
             if parameters.get(stream):
-                cached_path(where.kept, parameters[stream]).write_bytes(getattr(result, stream))
+                try:
+                    cached_path(where.kept, parameters[stream]).write_bytes(getattr(result, stream))
+                except OSError as error:  # of this side
+                    raise StepError(f"the output cannot be kept as {parameters[stream]!r}: {error}") from error
         if not until or reached(until, result):
             return
         if time.monotonic() > deadline:
-            raise StepError(f"{command[0]!r} did not reach {until} within {EXECUTE_TIMEOUT_S:g} s")
+            raise UnmetError(f"{command[0]!r} did not reach {until} within {EXECUTE_TIMEOUT_S:g} s")
         await asyncio.sleep(_UNTIL_PERIOD_S)
 
 
@@ -154,7 +158,7 @@ async def run_script(where: Surroundings, parameters: dict[str, Any]) -> None:
     if result.returncode:
         said = result.stdout.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
-        raise StepError(f"{' '.join(words)!r} ended with status {result.returncode}: {last[:300]}")
+        raise UnmetError(f"{' '.join(words)!r} ended with status {result.returncode}: {last[:300]}")
 
 
 async def run(
@@ -164,8 +168,13 @@ async def run(
     result = await desktop.execute(command, timeout=timeout)
     if result.returncode == _NOT_FOUND and not shell and not result.stdout:
         reason = result.stderr.decode(errors="replace").strip()
-        raise StepError(f"cannot run {command[0]!r} ({reason}); {_REMEDY}")
+        raise _missing(command[0])(f"cannot run {command[0]!r} ({reason}); {_REMEDY}")
     return result
+
+
+def _missing(program: str) -> type[StepError]:
+    """Return the error for a program that is not there: the desktop decides about a path, else the machine. Pure."""
+    return UnmetError if "/" in program else StepError
 
 
 def reached(until: dict[str, Any], result: CommandResult) -> bool:
@@ -186,7 +195,7 @@ async def execute_with_verification(where: Surroundings, parameters: dict[str, A
     deadline = time.monotonic() + limit
     while not await _verified(where.desktop, verification):
         if time.monotonic() > deadline:
-            raise StepError(f"{verification} did not come true within {limit:g} s")
+            raise UnmetError(f"{verification} did not come true within {limit:g} s")
         await asyncio.sleep(POLL_S)
 
 

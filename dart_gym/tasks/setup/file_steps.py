@@ -8,7 +8,15 @@ from typing import Any
 from dart_gym.core.errors import TaskError
 from dart_gym.tasks.screen.windows import activate, list_windows
 from dart_gym.tasks.setup.command_steps import run
-from dart_gym.tasks.setup.setup_step import HOME, POLL_S, StepError, Surroundings, expand_path, required_text
+from dart_gym.tasks.setup.setup_step import (
+    HOME,
+    POLL_S,
+    StepError,
+    Surroundings,
+    UnmetError,
+    expand_path,
+    required_text,
+)
 
 OPEN_TIMEOUT_S = 90.0  # LibreOffice's first start on a busy machine
 
@@ -18,9 +26,9 @@ async def download(where: Surroundings, parameters: dict[str, Any]) -> None:
     for entry in _entries(parameters, "url", "path"):
         try:
             source = await where.downloads.fetch(entry["url"])
-        except TaskError as error:
+            data = await asyncio.to_thread(source.read_bytes)
+        except (TaskError, OSError) as error:
             raise StepError(str(error)) from error
-        data = await asyncio.to_thread(source.read_bytes)
         await where.desktop.write_file(await expand_path(where.desktop, entry["path"]), data)
 
 
@@ -61,7 +69,7 @@ async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
     path = await expand_path(desktop, required_text(parameters, "path"))
     is_file = (await run(desktop, ["test", "-e", path], shell=False)).returncode == 0
     if not is_file and "/" in path:
-        raise StepError(f"there is no {path} on the desktop")
+        raise UnmetError(f"there is no {path} on the desktop")
     try:
         await desktop.launch(["xdg-open", path] if is_file else [path])
     except (FileNotFoundError, PermissionError) as error:
@@ -75,7 +83,7 @@ async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
             return
         if time.monotonic() > deadline:
             shown = ", ".join(repr(window.title) for window in windows) or "none"
-            raise StepError(f"no window shows {path} after {OPEN_TIMEOUT_S:g} s (windows: {shown})")
+            raise UnmetError(f"no window shows {path} after {OPEN_TIMEOUT_S:g} s (windows: {shown})")
         await asyncio.sleep(POLL_S)
 
 
@@ -89,8 +97,8 @@ async def change_wallpaper(where: Surroundings, parameters: dict[str, Any]) -> N
     """Set GNOME's background picture."""
     path = await expand_path(where.desktop, required_text(parameters, "path"))
     if (await run(where.desktop, ["test", "-e", path], shell=False)).returncode:
-        raise StepError(f"there is no {path} on the desktop")
+        raise UnmetError(f"there is no {path} on the desktop")
     key = ["org.gnome.desktop.background", "picture-uri", Path(path).as_uri()]
     result = await run(where.desktop, ["gsettings", "set", *key], shell=False, timeout=20.0)
     if result.returncode:
-        raise StepError(f"gsettings failed: {result.stderr.decode(errors='replace').strip()}")
+        raise UnmetError(f"gsettings failed: {result.stderr.decode(errors='replace').strip()}")

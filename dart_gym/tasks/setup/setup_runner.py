@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import DesktopTimeoutError, TaskError
+from dart_gym.core.errors import DesktopStateError, DesktopTimeoutError, StuckProgramError, TaskError
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, site_steps, window_steps
 from dart_gym.tasks.setup.download_cache import DownloadCache
@@ -24,6 +24,7 @@ from dart_gym.tasks.setup.setup_step import (
     Handler,
     StepError,
     Surroundings,
+    UnmetError,
     cached_path,
     command_line,
 )
@@ -67,6 +68,7 @@ async def run_steps(
     `cache` is a directory of this side for the output that steps ask to keep, in an evaluation; None where none may.
 
     Raises:
+        DesktopStateError: in an evaluation, the agent's desktop is not as a step needs it.
         TaskError: a step is unknown, malformed, or did not work; the message names it.
         DesktopError: the desktop broke.
     """
@@ -85,7 +87,17 @@ async def run_steps(
             await handler(where, parameters)
         except KeyError as error:
             raise TaskError(f"{name} lacks the parameter {error}") from error
-        except (StepError, DesktopTimeoutError) as error:
+        except (UnmetError, TaskError, OSError, StuckProgramError) as error:
+            if where.evaluating:
+                raise DesktopStateError(f"{name}: {error}") from error
+            if isinstance(error, OSError):
+                raise
+            raise TaskError(f"{name}: {error}") from error
+        except DesktopTimeoutError as error:
+            if where.evaluating:
+                raise
+            raise TaskError(f"{name}: {error}") from error
+        except StepError as error:
             raise TaskError(f"{name}: {error}") from error
 
 

@@ -21,6 +21,10 @@ class StepError(Exception):
     """What is wrong with one step; `run_steps` adds which one."""
 
 
+class UnmetError(StepError):
+    """The desktop is not as a step needs it: in an evaluation that is what the agent has made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Where a step runs, with directories of this side for what it keeps and uploads; None where it may not."""

@@ -143,7 +143,6 @@ async def test_metrics_of_sound_and_pictures_work(desktop):
         ({**HELLO, "result": {"type": "cache_file", "path": "none"}}, "AssertionError"),
         ({**HELLO, "func": "check_auto_saving_time"}, "minutes"),
         ({**HELLO, "postconfig": [{"type": "no_such_step", "parameters": {}}]}, "no_such_step"),
-        ({**HELLO, "result": {"type": "vlc_playing_info", "dest": "s.xml"}}, "Connection"),
     ],
 )
 async def test_what_cannot_be_computed_is_an_error(desktop, evaluator, reason):
@@ -152,30 +151,45 @@ async def test_what_cannot_be_computed_is_an_error(desktop, evaluator, reason):
     assert reason in evaluation.detail
 
 
-async def test_a_hang_ends_at_the_deadline(desktop):
+async def test_a_player_that_the_agent_has_closed_is_worth_0(desktop):
+    closed = {**HELLO, "result": {"type": "vlc_playing_info", "dest": "s.xml"}}
+    assert await score(desktop, closed) == 0.0
+
+
+def is_worth_0(evaluation) -> bool:
+    """Whether what the agent left, which a metric runs, has no way to void the episode."""
+    return (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 0.0)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
+    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots: not busy)
     started = time.monotonic()
     evaluation = await score_program(desktop, "while True: pass", timeout=4.0)
-    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR
-    assert "took longer than 4 s" in evaluation.detail
-    assert time.monotonic() - started < 15
+    assert "took longer than 4 s" in evaluation.detail and time.monotonic() - started < 15
+    assert is_worth_0(evaluation) is not busy, "a machine that is busy may be what is slow"
+    assert busy is (evaluation.status is EvaluationStatus.EVALUATION_ERROR)
 
 
-async def test_a_crash_names_the_signal(desktop):
-    evaluation = await score_program(desktop, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR
-    assert "SIGSEGV" in evaluation.detail
-    evaluation = await score_program(desktop, "import os; os._exit(7)")
-    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR
-    assert "status 7" in evaluation.detail
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("import os; os._exit(7)", "status 7"),
+        ("import os; [os.write(n, b'x' * 99 + b'\\n') for n in range(1, 9) if n != 2]", "no JSON"),
+    ],
+)
+async def test_a_crash_is_named(desktop, program, said):
+    evaluation = await score_program(desktop, program)
+    assert is_worth_0(evaluation) and said in evaluation.detail, evaluation
 
 
-async def test_too_much_memory_is_an_error(desktop, monkeypatch):
+async def test_too_much_memory_is_worth_0(desktop, monkeypatch):
     monkeypatch.setattr(evaluator_worker, "MEMORY_BYTES", 200 << 20)
     command = "head -c 60000000 /dev/zero | tr '\\0' a"
     much = {**HELLO, "result": {"type": "vm_command_line", "command": command, "shell": True}}
-    evaluation = await evaluate(desktop, much, TerminalState.DONE, official=True)
-    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR
-    assert "memory" in evaluation.detail.lower()
+    assert is_worth_0(await evaluate(desktop, much, TerminalState.DONE, official=True))
 
 
 async def test_the_agents_files_run_inside_the_sandbox_only(desktop, tmp_path):

@@ -1,0 +1,251 @@
+"""An agent that fails cannot void its episode, and what the machine breaks while it is judged is no score of 0."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dart_gym.core.actions import Done
+from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError, StuckProgramError
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.desktops.keeper import keeper_process
+from dart_gym.sessions.session import Session
+from dart_gym.sessions.slot import Slot
+from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.evaluation.foreign_reward import run_reward
+from dart_gym.tasks.evaluation.metric_control import works_without_the_agent
+from dart_gym.tasks.evaluation.metrics import METRICS
+from dart_gym.tasks.evaluation.watched_desktop import watch
+
+pytestmark = pytest.mark.security
+SIZE = {"width": 320, "height": 240}
+FILE = {"type": "vm_file", "path": "/home/user/result", "dest": "result"}
+SAME = {"func": "compare_text_file", "result": FILE, "expected": {**FILE, "path": "/home/user/right", "dest": "right"}}
+SPOILED = {
+    "pipe": "mkfifo ~/result",
+    "folder": "mkdir ~/result",
+    "loop": "ln -s result ~/result",
+    "long loop": "ln -s b ~/result; ln -s result ~/b",
+    "unreadable": "echo right > ~/result; chmod 0 ~/result",
+    "below a file": "rm -rf ~/result; ln -s right/x ~/result",
+    "device": "ln -s /dev/zero ~/result",
+    "socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/home/user/result\")'",
+    "too large": "truncate -s 300M ~/result",
+    "no text": "printf '\\377\\376right' > ~/result",
+}
+
+
+def spoilt(how: str) -> list[str]:
+    return ["sh", "-c", f"cd ~; rm -rf result b; echo right > right; {SPOILED[how]}"]
+
+
+def is_worth_0(evaluation) -> bool:
+    return (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 0.0)
+
+
+@pytest.fixture
+async def desktop():
+    machine = make_desktop(DesktopSpec(**SIZE, processes=200))
+    await machine.start()
+    yield machine
+    await machine.stop()
+
+
+@pytest.mark.desktop
+async def test_a_result_that_cannot_be_read_is_none(desktop):
+    for how in SPOILED:
+        await desktop.execute(spoilt(how))
+        assert is_worth_0(evaluation := await evaluate(desktop, SAME, TerminalState.DONE)), (how, evaluation)
+    await desktop.execute(["sh", "-c", "cd ~; rm -rf result; echo right > result"])
+    assert (await evaluate(desktop, SAME, TerminalState.DONE)).score == 1.0
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("how", ["pipe", "too large", "no text"])
+async def test_nor_is_it_for_osworld_s_getters(desktop, how):
+    await desktop.execute(spoilt(how))
+    evaluation = await evaluate(desktop, SAME, TerminalState.DONE, official=True)
+    assert is_worth_0(evaluation), evaluation
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("official", [False, True])
+async def test_an_output_without_end_is_worth_0(desktop, official):
+    result = {"type": "vm_command_line", "command": "cat /dev/zero", "shell": True}
+    rules = {"type": "rule", "rules": {"expected": "x", "include": ["x"]}}
+    for func in ("exact_match", "is_in_list", "check_include_exclude") if not official else ("is_in_list",):
+        evaluation = await evaluate(
+            desktop, {"func": func, "result": result, "expected": rules}, TerminalState.DONE, official=official
+        )
+        assert is_worth_0(evaluation), (func, evaluation)
+
+
+FORKS = "while :; do sleep 1000 & done"
+
+
+@pytest.mark.desktop
+async def test_a_desktop_without_room_for_a_process_is_judged(desktop):
+    await desktop.write_file("/home/user/right", b"right\n")
+    await desktop.launch(["sh", "-c", FORKS])
+    for _ in range(200):
+        try:
+            await desktop.execute(["true"])
+        except DesktopStateError:
+            break
+    else:
+        raise AssertionError("there is always room")
+    assert await desktop.read_file("/home/user/right") == b"right\n", "it is still answered"
+    command = {"type": "vm_command_line", "command": ["cat", "/home/user/right"]}
+    checks = [
+        SAME,
+        {"func": "exact_match", "result": command, "expected": {"type": "rule", "rules": {"expected": "right\n"}}},
+        {**SAME, "postconfig": [{"type": "execute", "parameters": {"command": ["sync"]}}]},
+    ]
+    for check in checks:
+        assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE)), evaluation
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("attack", ["kill -9 2", "kill -STOP 2", "pkill -9 Xvfb"])
+async def test_who_ends_the_desktop_while_it_is_judged_has_ended_it(cluster, attack):
+    waits = f"while ! [ -e /tmp/judged ]; do sleep 0.05; done; {attack}"
+    task = {
+        "id": "t",
+        "instruction": "",
+        "config": [{"type": "launch", "parameters": {"command": ["sh", "-c", waits]}}],
+        "evaluator": {
+            **SAME,
+            "postconfig": [
+                {"type": "write_file", "parameters": {"path": "/tmp/judged", "text": ""}},
+                {"type": "execute", "parameters": {"command": ["sleep", "20"]}},
+            ],
+        },
+        "dart": {},
+    }
+    async with cluster.client().session() as session:
+        assert (await session.reset(task, seed=0, desktop=SIZE)).terminal is None
+        last = await session.step(Done())
+        assert (last.terminal, last.reward) == (TerminalState.DESKTOP_KILLED, 0.0), last.evaluation
+        assert last.evaluation.status is EvaluationStatus.OK
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("left", "program", "score"),
+    [
+        ("printf '\\377' > ~/a", "print(open('/home/user/a').read())", 0.0),
+        ("echo '{' > ~/a", "import json; json.load(open('/home/user/a'))", 0.0),
+        ("mkdir ~/a", "open('/home/user/a')", 0.0),
+        ("true", "open('/home/user/a')", 0.0),  # it was never made, or deleted
+        ("echo 1 > ~/a", "import os\nif os.path.exists('/home/user/a'): os.abort()\nprint('REWARD: 0')", 0.0),
+        ("echo 1 > ~/a", "raise KeyError('ours')", None),
+        ("echo 1 > ~/a", "open('/nothing/of/the/desktop')", None),
+    ],
+)
+async def test_a_program_that_the_agent_s_files_break_is_worth_0(desktop, tmp_path, left, program, score):
+    await desktop.execute(["sh", "-c", left])
+    (tmp_path / "reward.py").write_text(program)
+    done = await run_reward(desktop, {"type": "python", "url": "reward.py"}, tmp_path)
+    assert done.score == score, done
+    assert (done.status is EvaluationStatus.OK) == (score is not None)
+
+
+@pytest.mark.desktop
+async def test_the_machine_s_failure_is_not_taken_for_a_missing_file(desktop, monkeypatch):
+    async def fails(path):
+        raise DesktopError("the server's disk has gone")
+
+    monkeypatch.setattr(desktop, "read_file", fails)
+    evaluation = await evaluate(desktop, SAME, TerminalState.DONE, official=True)
+    assert (evaluation.status, evaluation.score) == (EvaluationStatus.ENVIRONMENT_ERROR, None), evaluation
+
+
+# --- without a desktop
+
+
+@pytest.mark.parametrize(
+    ("metric", "state", "others", "options", "agents"),
+    [
+        ("is_in_list", None, [{"expected": "x"}], {}, True),
+        ("compare_text_file", "/nothing", ["/nothing"], {}, True),
+        ("exact_match", "x", [{}], {}, False),  # the task lacks what is expected
+        ("compare_text_file", "x", ["y"], {"no_such_option": 1}, True),
+    ],
+)
+def test_a_control_tells_whose_failure_a_metric_s_is(metric, state, others, options, agents):
+    assert works_without_the_agent(METRICS[metric], others, options) is agents
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_program_that_does_not_end_is_the_agent_s_on_a_machine_that_has_time(monkeypatch, own):
+    class Slow:
+        async def execute(self, *_, **__):
+            raise DesktopTimeoutError("it did not end")
+
+    monkeypatch.setattr(keeper_process, "held_up_inside", lambda pid: own)
+    keeper = keeper_process.DesktopKeeper(Slow(), None, None, None)
+    with pytest.raises(StuckProgramError if own else DesktopTimeoutError) as caught:
+        await keeper.do_execute({"command": ["x"], "timeout": 1.0, "env": {}}, b"")
+    assert isinstance(caught.value, DesktopStateError) is own
+
+
+class SlowDesktop(FakeDesktop):
+    """One that knows why it is slow."""
+
+    own = True
+
+    async def holds_up(self):
+        return self.own
+
+
+@pytest.mark.parametrize(("own", "elsewhere"), [(True, False), (False, False), (True, True)])
+async def test_a_deadline_that_passes_while_the_desktop_is_judged(monkeypatch, own, elsewhere):
+    desktop = SlowDesktop(DesktopSpec("fake"))
+    desktop.own = own
+
+    async def never(scenario, judged, *_):
+        if elsewhere:
+            with judged.elsewhere():
+                await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    session = Session(Slot("0", lambda spec: desktop))
+    await session.reset("fake/two-steps", seed=0)
+    monkeypatch.setattr(type(session._episode.scenario), "evaluate", never)
+    last = await session.step(Done(), deadline_s=0.05)
+    await session._slot.close()
+    killed = own and not elsewhere
+    assert last.terminal is (TerminalState.DESKTOP_KILLED if killed else TerminalState.ENV_ERROR)
+    assert (last.evaluation.score == 0.0) is killed
+
+
+@pytest.mark.parametrize("error", [FileExistsError("a folder is there"), DesktopStateError("no room")])
+async def test_a_step_of_postconfig_that_the_desktop_refuses_is_worth_0(monkeypatch, error):
+    desktop = FakeDesktop(DesktopSpec("fake"))
+    await desktop.start()
+
+    async def refuses(*_, **__):
+        raise error
+
+    monkeypatch.setattr(desktop, "write_file", refuses)
+    step = {"type": "write_file", "parameters": {"path": "/home/user/x", "text": "x"}}
+    assert is_worth_0(await evaluate(desktop, {**SAME, "postconfig": [step]}, TerminalState.DONE))
+
+
+async def test_what_is_watched_is_noted_once_and_passed_on(monkeypatch):
+    desktop = FakeDesktop(DesktopSpec("fake"))
+    await desktop.start()
+    watched = watch(desktop)
+    assert watch(watched) is watched and watched.spec is desktop.spec
+    with pytest.raises(FileNotFoundError):
+        await watched.read_file("/nothing")
+    watched.check()
+    desktop.crash()
+    with pytest.raises(DesktopError):
+        await watched.read_file("/nothing")
+    with pytest.raises(DesktopError):
+        watched.check()
