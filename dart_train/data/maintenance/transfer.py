@@ -5,6 +5,7 @@ and `images/<hash>.png`. Weights are not in it: the rows of checkpoints name the
 
 Invariants:
     - An archive has its final name only once it is whole; a run is imported whole or not at all.
+    - An archive may be somebody else's: it is read in pieces of bounded size (`foreign_archive`).
     - Numbers that a database gave (ids) are given anew; a run may be imported under another name.
 """
 
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
+import PIL.Image
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
@@ -29,12 +33,16 @@ from dart_gym.utils.png import encode_png
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.groups import trajectory_rows
+from dart_train.data.maintenance.foreign_archive import ForeignArchive, open_archive
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.manager.run_data import RunData
 from dart_train.data.store.schema import REVISION, metadata
 
 FORMAT = 1
 _BATCH = 500
+_SMALL_BYTES, _LINE_BYTES = 1 << 20, 4 << 20
+_IMAGE_BYTES, _MOST_PIXELS = 64 << 20, 40_000_000
+_TRAJECTORY_BYTES = 32 << 20
 # Tables whose rows name their run, in an order in which what is referred to comes first ...
 _OF_RUN = (
     "rollout_run", "checkpoint", "rollout_group", "lease", "rollout_meta", "checkpoint_meta", "task_state",
@@ -47,6 +55,7 @@ _OF_PARENT = {
     "group_injection": ("group_id", "rollout_group", "id"),
 }
 _OWN_ID = {"rollout_run": "rollout", "rollout_group": "group", "checkpoint": "checkpoint"}
+_ROW_FILES = frozenset(f"rows/{name}.jsonl" for name in (*_OF_RUN, *_OF_PARENT))
 _REFERENCES = {
     "rollout_id": "rollout", "replaced_id": "rollout", "last_rollout_id": "rollout", "group_id": "group",
     "checkpoint_id": "checkpoint", "lease_id": "lease",
@@ -87,7 +96,7 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
 
 def import_run(data: DataManager, path: str | Path) -> Transferred:
     """Read an archive into a run without rows. Raises `DataError`: no whole archive of this version, or rows."""
-    with _opened(path) as archive:
+    with open_archive(path, lambda name: name == "manifest.json" or name in _ROW_FILES) as archive:
         manifest = _manifest(archive, path)
         tables = [metadata.tables[name] for name in _OF_RUN]
         found = [sa.select(1).where(table.c.run_id == data.run_id).limit(1) for table in tables]
@@ -96,7 +105,10 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
         digests = _read_files(archive, data)
         if len(digests) != manifest["trajectories"]:
             raise CorruptDataError(path, f"{len(digests)} of {manifest['trajectories']} trajectories are in it")
-        data.store.write(lambda connection: _read_rows(connection, archive, data.run_id, digests))
+        try:
+            data.store.write(lambda connection: _read_rows(connection, archive, data.run_id, digests))
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptDataError(path, f"its rows are none of this version: {error!r:.300}") from error
     return Transferred(manifest["rows"], manifest["trajectories"], manifest["images"])
 
 
@@ -128,69 +140,85 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _opened(path: str | Path) -> tarfile.TarFile:
+def _manifest(archive: ForeignArchive, path: str | Path) -> dict[str, Any]:
     try:
-        return tarfile.open(path)
-    except (OSError, tarfile.TarError) as error:
-        raise CorruptDataError(path, error) from error
-
-
-def _manifest(archive: tarfile.TarFile, path: str | Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(_content(archive, "manifest.json"))
-    except (KeyError, ValueError, tarfile.TarError) as error:
+        manifest = json.loads(archive.read("manifest.json", _SMALL_BYTES))
+        wanted = (manifest["format"], manifest["revision"])
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CorruptDataError(path, f"no archive of `dart-train data export`: {error}") from error
-    if (manifest["format"], manifest["revision"]) != (FORMAT, REVISION):
+    if wanted != (FORMAT, REVISION):
         raise DataError(
             f"{path} was written by version {manifest.get('version', '0.1.0')} of this package (format "
             f"{manifest['format']}, schema {manifest['revision']}), and this is version {VERSION} (format {FORMAT}, "
             f"schema {REVISION}): import it with that version, or export the run with this one"
         )
-    return manifest
+    return dict(manifest)
 
 
-def _content(archive: tarfile.TarFile, name: str | tarfile.TarInfo) -> bytes:
-    member = archive.extractfile(name)
-    if member is None:
-        raise KeyError(f"{name} is no file")
-    return member.read()
+def _most_bytes(name: str) -> int:
+    """How large a member that is a file of the run may be; 0 for others. Pure."""
+    return {"images": _IMAGE_BYTES, "trajectories": _TRAJECTORY_BYTES}.get(name.partition("/")[0], 0)
 
 
-def _read_files(archive: tarfile.TarFile, data: DataManager) -> dict[str, str]:
+def _read_files(archive: ForeignArchive, data: DataManager) -> dict[str, str]:
     """Store all files, and return the digest of each trajectory."""
     digests = {}
-    for member in archive:
-        kind, _, file = member.name.partition("/")
-        stem = file.rpartition(".")[0]
+    for name, content in archive.files(_most_bytes):
+        kind, _, file = name.partition("/")
         try:
             if kind == "images":
-                image = decode_image(_content(archive, member))
-                data.files.write_images({stem: image})
-            elif kind == "trajectories":
-                trajectory = unpack_trajectory(_content(archive, member))
+                data.files.write_images({file.rpartition(".")[0]: _image(content)})
+            else:
+                trajectory = unpack_trajectory(content)
                 own = dataclasses.replace(trajectory, run_id=data.run_id)
                 data.files.write_trajectory(own, replace=True)
                 digests[own.trajectory_id] = trajectory_rows.digest(pack_trajectory(own))
-        except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-            raise CorruptDataError(member.name, error) from error
+        except (ValueError, TypeError, KeyError, AttributeError, SyntaxError, msgpack.UnpackException) as error:
+            raise CorruptDataError(name, error) from error
     return digests
 
 
-def _read_rows(connection: sa.Connection, archive: tarfile.TarFile, run_id: str, digests: dict[str, str]) -> None:
+def _image(content: bytes) -> NDArray[np.uint8]:
+    """An image whose size is known before it is decoded. Raises `ValueError`, `SyntaxError`: it is none."""
+    try:
+        with PIL.Image.open(io.BytesIO(content), formats=("PNG", "WEBP")) as picture:
+            width, height = picture.size
+        if width * height > _MOST_PIXELS:
+            raise ValueError(f"it has {width} x {height} pixels")
+        return decode_image(content)
+    except OSError as error:  # Pillow's name for what is no image: no file is read here
+        raise ValueError(str(error)) from error
+
+
+def _read_rows(connection: sa.Connection, archive: ForeignArchive, run_id: str, digests: dict[str, str]) -> None:
     numbers: dict[str, dict[Any, Any]] = {"rollout": {}, "group": {}, "checkpoint": {}, "lease": {}}
     for name in (*_OF_RUN, *_OF_PARENT):
         table = metadata.tables[name]
-        lines = _content(archive, f"rows/{name}.jsonl").decode().splitlines()
         renew = _renewal(table, run_id, numbers, digests)
-        if name in _OWN_ID:  # one at a time: each gets its number from the database
-            for line in lines:
-                row = json.loads(line)
-                key = connection.execute(table.insert(), renew(row)).inserted_primary_key
-                assert key is not None  # SQLAlchemy's type: a single-row insert always has one
-                numbers[_OWN_ID[name]][row["id"]] = key[0]
-        else:
-            for start in range(0, len(lines), _BATCH):
-                connection.execute(table.insert(), [renew(json.loads(line)) for line in lines[start : start + _BATCH]])
+        for lines in _batches(archive.lines(f"rows/{name}.jsonl", _LINE_BYTES)):
+            rows = [json.loads(line) for line in lines]
+            if name in _OWN_ID:  # one at a time: each gets its number from the database
+                for row in rows:
+                    key = connection.execute(table.insert(), renew(row)).inserted_primary_key
+                    assert key is not None  # SQLAlchemy's type: a single-row insert always has one
+                    numbers[_OWN_ID[name]][row["id"]] = key[0]
+            else:
+                connection.execute(table.insert(), [renew(row) for row in rows])
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Lines in lists of bounded length and size."""
+    batch, size = list[bytes](), 0
+    for line in lines:
+        if not line.strip():
+            continue
+        batch.append(line)
+        size += len(line)
+        if len(batch) == _BATCH or size >= _LINE_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _renewal(

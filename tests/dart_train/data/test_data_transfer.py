@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import struct
 import tarfile
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,7 +22,7 @@ from dart_train.config.run_config import ConfigError, parse_config
 from dart_train.core.train_errors import CorruptDataError, DataError, SchemaError
 from dart_train.data import DataManager
 from dart_train.data.insight import serving, statistics
-from dart_train.data.maintenance.transfer import export_run, import_run
+from dart_train.data.maintenance.transfer import _OF_PARENT, _OF_RUN, export_run, import_run
 from dart_train.data.store.schema import REVISION, alembic_version
 from dart_train.data.store.sql_store import Store
 
@@ -93,6 +99,97 @@ def test_what_is_no_archive_is_refused(data, tmp_path):
     ):
         import_run(other, tmp_path / "less.tar")
     assert not list(tmp_path.glob(".*.partial"))
+
+
+# Archives of somebody else
+
+
+def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for info, content in members:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _whole(extra: dict[str, bytes]) -> bytes:
+    """An archive without a run's files, but for these."""
+    manifest = json.dumps(
+        {"format": 1, "revision": REVISION, "run_id": "r", "rows": {}, "trajectories": 0, "images": 0}
+    )
+    return _tar(
+        *[(tarfile.TarInfo(name), data) for name, data in {"manifest.json": manifest.encode(), **extra}.items()]
+    )
+
+
+def _blank(side: int) -> bytes:
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((side // 8 + 1) * side), 9)
+    chunks = [(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")]
+    packed = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def _extended(name: str) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"comment": name}
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+HOSTILE = {
+    "rows that expand": lambda: gzip.compress(_whole({"rows/rollout_run.jsonl": b" " * (300 << 20)})),
+    "a line without end": lambda: gzip.compress(_whole({"rows/rollout_run.jsonl": b"x" * (60 << 20)})),
+    "a trajectory that expands": lambda: bz2.compress(_whole({"trajectories/a.msgpack": b"\x80" * (50 << 20)})),
+    "a large image": lambda: _whole({f"images/{'a' * 32}.png": _blank(12_000)}),
+    "a header that expands": lambda: lzma.compress(_extended("x" * (100 << 20))),
+    "a large manifest": lambda: gzip.compress(_tar((tarfile.TarInfo("manifest.json"), b"[" * (20 << 20)))),
+    "a deep manifest": lambda: _tar((tarfile.TarInfo("manifest.json"), b"[" * 500_000)),
+    "nothing but headers": lambda: gzip.compress(_tar(*[(tarfile.TarInfo("x"), b"")]) [:512] * 30_000),
+    "a link": lambda: _tar((_linked("manifest.json"), b"")),
+    "a size without end": lambda: _sized(1 << 50),
+    "rows twice": lambda: _tar(*[(tarfile.TarInfo("manifest.json"), b"{}")] * 2),
+    "rows of something else": lambda: _whole({f"rows/{name}.jsonl": b"[]\n" for name in (*_OF_RUN, *_OF_PARENT)}),
+    "cut off": lambda: gzip.compress(_whole({}))[:-9],
+}  # fmt: skip
+
+
+def _linked(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return info
+
+
+def _sized(size: int) -> bytes:
+    info = tarfile.TarInfo("manifest.json")
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("how", HOSTILE)
+def test_an_archive_takes_bounded_memory_and_is_refused(tmp_path, how):
+    path = tmp_path / "hostile"
+    path.write_bytes(HOSTILE[how]())
+    with DataManager.open(f"sqlite:///{tmp_path}/x.sqlite", tmp_path / "own", RUN, config=SMALL) as own:
+        tracemalloc.start()
+        with pytest.raises(CorruptDataError):
+            import_run(own, path)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert own.counts() == dict.fromkeys(own.counts(), 0)
+    assert most < 150 << 20
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_archive_is_read(data, tmp_path, pack):
+    _lived_in(data)
+    done = export_run(data, tmp_path / "run.tar")
+    (tmp_path / "packed").write_bytes(pack((tmp_path / "run.tar").read_bytes()))
+    with DataManager.open(f"sqlite:///{tmp_path}/other.sqlite", tmp_path / "other", "copy", config=SMALL) as copy:
+        assert import_run(copy, tmp_path / "packed") == done and copy.counts() == data.counts()
 
 
 # The commands
