@@ -45,6 +45,7 @@ from dart_train.run.run_directory import (
     MAX_SOCKET_PATH,
     RunDirectory,
     RunDirectoryError,
+    RunDiskFullError,
     RunLock,
     RunState,
     read_json,
@@ -76,7 +77,12 @@ class Pipeline:
         self.nodes = nodes
         self.config, self.run, self.panel, self.placement = config, run, panel, placement
         self.state = RunState(run.root / "state.json")
-        self.supervisor = Supervisor(run.logs, [lock.fileno()], nodes.start if nodes is not None else None)
+        self.supervisor = Supervisor(
+            run.logs,
+            [lock.fileno()],
+            nodes.start if nodes is not None else None,
+            config.data.unavailable_timeout_s,
+        )
         self._stop = threading.Event()
         self._sockets: Path | None = None
         self._cluster_url = config.cluster.url
@@ -127,17 +133,41 @@ class Pipeline:
     def execute(self, only: Collection[str] | None = None) -> None:
         """Run every unfinished phase. Raises `Interrupted`: go on later; `DartTrainError`: a module crashed."""
         self.state.values["lives"] += 1
-        self.state.save()
+        self._write(self.state.save)
         phases = [phase for phase in self.phases() if only is None or phase[0] in only]
         self.panel.set_phases([(name, title, self.state.finished(name)) for name, title, _ in phases])
         for name, _, function in phases:
             if self.state.finished(name):
                 continue
-            self.state.begin(name)
+            self._write(functools.partial(self.state.begin, name))
             self.panel.begin(name)
             function()
-            self.state.finish(name)
+            self._write(functools.partial(self.state.finish, name))
             self.panel.finish(name)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write down how far the run is, waiting for a disk that is full as its modules do. What it writes is a whole.
+
+        Raises:
+            RunDirectoryError: the disk stays full for too long, or something else is wrong with it.
+            Interrupted: told to stop meanwhile.
+        """
+        while not self._written(write):
+            write = self.state.save  # what is to be written is in memory by now
+            self._tick()
+
+    def _written(self, write: Callable[[], None]) -> bool:
+        """Try to write once; False where the disk is full, but not for too long yet."""
+        disk = self.supervisor.disk
+        try:
+            write()
+        except RunDiskFullError as error:
+            disk.failed(error, "state")
+            if disk.timed_out:
+                raise
+            return False
+        disk.succeeded("state")
+        return True
 
     def _prepare(self) -> None:
         self._module("prepare")
@@ -230,10 +260,10 @@ class Pipeline:
             self._tick()
             if time.monotonic() - touched > 2.0:
                 known = self.state.values["phases"]
-                self.state.touch(phase if phase in known else next(reversed(known)))
+                self._written(functools.partial(self.state.touch, phase if phase in known else next(reversed(known))))
                 waiting = self.nodes.waiting if self.nodes is not None else []
                 supervisors = [self.supervisor, *(self.nodes.supervisors if self.nodes is not None else ())]
-                write_modules(self.run, supervisors, waiting)
+                self._written(functools.partial(write_modules, self.run, supervisors, waiting))
                 touched = time.monotonic()
         for name in names:
             del self.supervisor.modules[name]

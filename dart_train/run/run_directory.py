@@ -151,10 +151,15 @@ class RunDirectory:
         return "0.1.0" if begun else None  # which left no such file
 
 
+class RunDiskFullError(RunDirectoryError):
+    """No space is left for the run's directory, or the user's quota is used up."""
+
+
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
     """A file system's error in words, with the next step."""
     step = f"{remedy(error) or 'mend that'}, and {_AGAIN}"
-    return RunDirectoryError(f"cannot write to {path}: {error.strerror or error}; {step}")
+    kind = RunDiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunDirectoryError
+    return kind(f"cannot write to {path}: {error.strerror or error}; {step}")
 
 
 def disk_is_full(path: Path) -> bool:
@@ -249,7 +254,7 @@ class RunState:
 
     def finish(self, phase: str, **facts: Any) -> None:
         """A phase is over; `facts` are kept with it."""
-        self.touch(phase)
+        self.values["phases"][phase]["spans"][-1][1] = time.time()
         self.values["phases"][phase].update(facts, finished=time.time())
         self.save()
 

@@ -25,11 +25,13 @@ from dart_gym.cluster.client.server_health import PERIOD_S, Health, Patience
 from dart_gym.utils.backoff import backoff
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
+from dart_train.core.availability import Availability
 from dart_train.core.child_process import ChildProcess, Process
 from dart_train.core.train_errors import DartTrainError
 from dart_train.run.run_directory import disk_is_full
 
 STOP_GRACE_S = 15.0
+UNAVAILABLE_TIMEOUT_S = 300.0
 FIRST_BACKOFF_S = 0.5
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 16
@@ -173,6 +175,7 @@ class Supervisor:
 
     Args:
         elsewhere: starts a module whose output goes into a log on a node of a cluster; None starts them here.
+        unavailable_timeout_s: seconds for which the disk may be full; a module that ends meanwhile starts again then.
     """
 
     def __init__(
@@ -180,7 +183,9 @@ class Supervisor:
         log_dir: Path,
         handed_on: Sequence[int] = (),
         elsewhere: Callable[[ModuleSpec, Path], Process] | None = None,
+        unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
     ) -> None:
+        self.disk = Availability("the disk", unavailable_timeout_s, words=("is full", "has space again"))
         self.log_dir, self._handed_on, self._elsewhere = log_dir, tuple(handed_on), elsewhere
         self.modules: dict[str, Module] = {}
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -194,9 +199,9 @@ class Supervisor:
 
     def _spawn(self, module: Module) -> None:
         spec = module.spec
-        with module.log.open("ab") as log:
-            log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
-            log.flush()
+        with module.log.open("ab", buffering=0) as log:
+            with contextlib.suppress(OSError):  # its disk may be full, which is waited for elsewhere
+                log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
             module.log_start = log.tell()
             if self._elsewhere is not None:
                 module.process = self._elsewhere(spec, module.log)
@@ -209,6 +214,8 @@ class Supervisor:
     def check(self) -> None:
         """Reap what has ended, restart what has crashed. Raises `ModuleCrashed`: too often, or it would again."""
         now = time.monotonic()
+        if self.disk.away and not disk_is_full(self.log_dir):
+            self.disk.restored()
         for module in self.modules.values():
             if module.running and module.probe is not None and module.probe.given_up.is_set():
                 self._end_silent(module)
@@ -222,7 +229,7 @@ class Supervisor:
 
     def _end_silent(self, module: Module) -> None:
         assert module.process is not None  # it runs
-        with module.log.open("ab") as log:
+        with contextlib.suppress(OSError), module.log.open("ab", buffering=0) as log:
             log.write(f"--- {time.strftime('%F %T')} it does not answer any more, and is killed\n".encode())
         module.process.kill_all()
         module.process.wait()
@@ -235,7 +242,10 @@ class Supervisor:
         if code == 0 and not module.spec.service:
             module.finished = True
             return
-        if disk_is_full(self.log_dir):  # what the module had to say is lost then
+        if disk_is_full(self.log_dir):  # what the module had to say is lost then; it is no crash of its own
+            module.not_before = now + max(self.disk.failed("no space is left", module.spec.name), FIRST_BACKOFF_S)
+            if not self.disk.timed_out:
+                return
             raise ModuleCrashed(
                 f"module {module.spec.name!r} ended with {describe_exit(code)}: no space is left on the device of "
                 f"{self.log_dir}; free some and run the same command again, it goes on where it was"

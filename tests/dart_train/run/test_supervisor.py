@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from dart_gym.cluster.client.server_health import Health, look_at
-from dart_gym.utils.processes import start_time
+from dart_gym.utils.processes import HOPELESS_STATUS, start_time
 from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
 from tests.helpers.waiting import wait_until
 
@@ -93,10 +93,29 @@ def test_a_service_that_ends_is_started_again(tmp_path):
 
 def test_a_module_that_ends_on_a_full_disk_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("dart_train.run.supervisor.disk_is_full", lambda path: True)
-    supervisor = Supervisor(tmp_path)
+    supervisor = Supervisor(tmp_path, unavailable_timeout_s=0.0)
     supervisor.start(python("m", "raise SystemExit(1)"))
     with pytest.raises(ModuleCrashed, match="no space is left on the device"):
         supervisor.wait("m")
+
+
+def test_a_module_that_ends_on_a_full_disk_starts_again_when_there_is_space(tmp_path, monkeypatch):
+    full = [True]
+    monkeypatch.setattr("dart_train.run.supervisor.disk_is_full", lambda path: full[0])
+    supervisor = Supervisor(tmp_path)
+    ends = f"import os, sys; sys.exit({HOPELESS_STATUS} if not os.path.exists({str(tmp_path / 'space')!r}) else 0)"
+    module = supervisor.start(python("m", ends))
+
+    def restarted() -> int:
+        supervisor.check()
+        return module.restarts
+
+    wait_until(restarted, 20, trouble=lambda: module.finished)
+    assert supervisor.disk.away and not module.crashes, "it is no crash of its own"
+    full[0] = False
+    (tmp_path / "space").touch()
+    supervisor.wait("m")
+    assert module.finished and not supervisor.disk.away
 
 
 @pytest.mark.parametrize(
