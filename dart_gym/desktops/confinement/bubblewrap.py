@@ -25,6 +25,10 @@ _OLDEST = "0.8"
 STAGE = Path("/run/dart-gym/stage")
 WORKSPACE = "/tmp_workspace"  # where newer bundles of CUA-Gym have their files; a link into /tmp
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try")
+_USER_LIMITS = "/proc/sys/user"
+_SHARES = {"max_inotify_instances": 16, "max_inotify_watches": 8192}  # at least, for a desktop full of applications
+_SHARED_BY = 10
+_USER_NAMESPACE = ("unshare", "--user", "--map-root-user", "--")
 _SMALL = 64 << 20  # bytes of a directory in memory that little belongs into
 _OOM_SCORE = 500  # of -1000 to 1000: when the machine is short of memory, desktops go before servers
 
@@ -160,8 +164,37 @@ def _mount_point(number: int, *, directory: bool) -> str:
     return str(path)
 
 
-def launcher(user: UserId | None, groups: Iterable[Path], mounts: Mapping[str, str]) -> list[str]:
-    """The beginning of a command that runs the rest as a user, in control groups. Raises `MissingDependencyError`."""
+@functools.cache
+def shared_limits() -> Mapping[str, int]:
+    """What one sandbox of an ordinary user may take of what the kernel counts for the user: file -> number.
+
+    Root gives each sandbox a user of its own, with all of it. An ordinary user's sandboxes are that user, and one of
+    them could take all; a user namespace around a sandbox has limits of its own. None where no such can be made.
+    """
+    found = {name: int(Path(_USER_LIMITS, name).read_text()) for name in _SHARES if Path(_USER_LIMITS, name).exists()}
+    limits = {name: max(most // _SHARED_BY, min(_SHARES[name], most)) for name, most in found.items()}
+    return limits if limits and _can_limit() else {}
+
+
+def _can_limit() -> bool:
+    probe = [*_USER_NAMESPACE, "/bin/sh", "-ec", f"echo 100 > {_USER_LIMITS}/max_inotify_instances"]
+    try:
+        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False  # such as where only bubblewrap may make namespaces
+
+
+def launcher(
+    user: UserId | None, groups: Iterable[Path], mounts: Mapping[str, str], limits: Mapping[str, int] | None = None
+) -> list[str]:
+    """The beginning of a command that runs the rest as a user, in control groups. Raises `MissingDependencyError`.
+
+    `limits`, as of `shared_limits`, are those of a user namespace in which it runs; none without any.
+    """
+    if limits and user is None:
+        plain = launcher(None, groups, mounts)
+        lines = [f"echo {number} > {_USER_LIMITS}/{name}" for name, number in limits.items()]
+        return [*_USER_NAMESPACE, "/bin/sh", "-ec", "\n".join([*lines, 'exec "$@"']), "limits", *plain]
     lines = [f"echo 0 > {shlex.quote(str(group / 'cgroup.procs'))}" for group in groups]
     lines += [f"mount --bind {shlex.quote(source)} {shlex.quote(place)}" for source, place in mounts.items()]
     lines += [f"echo {_OOM_SCORE} > /proc/self/oom_score_adj", 'exec "$@"']

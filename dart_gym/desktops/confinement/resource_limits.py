@@ -33,6 +33,7 @@ next step: run the server by systemd-run --user --scope -p Delegate=yes, or as r
 _PERIOD_US = 100_000
 _GONE_S = 2.0
 _POLL_S = 0.005
+_SHARED_LIMITS = {"SIGPENDING": 2048, "MSGQUEUE": 256 << 10, "MEMLOCK": 64 << 20}
 _NEARLY_BYTES = 8 << 20  # the kernel takes memory in batches, and ends programs when the next one would be too much
 MIB = 1 << 20
 
@@ -47,8 +48,11 @@ class DesktopLimits:
     storage: int = 1024 * MIB
 
     def rlimits(self, *, grouped: bool) -> dict[str, int]:
-        """Limits of each process, by resource; `grouped`: control groups count the memory."""
-        limits = {"NPROC": self.processes, "CORE": 0}
+        """Limits of each process, by resource; `grouped`: control groups count the memory.
+
+        Signals that wait, message queues and locked memory the kernel counts for all processes of a user namespace.
+        """
+        limits = {"NPROC": self.processes, "CORE": 0, **_SHARED_LIMITS}
         return limits if grouped else {**limits, "DATA": self.memory}
 
 

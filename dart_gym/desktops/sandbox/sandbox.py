@@ -32,6 +32,7 @@ from dart_gym.desktops.confinement.bubblewrap import (
     launcher,
     memory_directory,
     missing_parts,
+    shared_limits,
 )
 from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.desktops.confinement.machine_settings import settings_copy
@@ -190,7 +191,7 @@ class Sandbox:
                 file.write(b"\0".join(os.fsencode(word) for word in arguments))
                 file.seek(0)
                 fds += [info_write, file.fileno(), record.fileno(), theirs.fileno()]
-                prefix = launcher(self._user, self._groups.directories, self._stage.mounts)
+                prefix = launcher(self._user, self._groups.directories, self._stage.mounts, shared_limits())
                 command = [*prefix, str(shutil.which("bwrap")), "--args", str(file.fileno()), "--", *inner]
             else:
                 command = [*self._plain_launcher(), GUEST_PYTHON, "-I", "-S", f"{self.places.settings}/guest.py", plan]

@@ -36,6 +36,7 @@ from dart_gym.desktops.confinement.bubblewrap import (
     memory_directory,
     missing_parts,
     namespaces,
+    shared_limits,
     system_directories,
 )
 from dart_gym.desktops.confinement.machine_settings import settings_copy
@@ -209,7 +210,7 @@ class EvaluatorWorker:
                 binds.append(("--ro-bind", str(self._given / references), place))
         arguments = self._stage.arguments([*_sandbox(self._environment), *(word for bind in binds for word in bind)])
         arguments += ["--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--remount-ro", "/", "--", *program]
-        start = launcher(self._user, self._groups, self._stage.mounts)
+        start = launcher(self._user, self._groups, self._stage.mounts, shared_limits())
         return [*start, str(shutil.which("bwrap")), *arguments]
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
