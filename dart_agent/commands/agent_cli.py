@@ -33,6 +33,7 @@ from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.tasks.catalog import registry
+from dart_gym.utils.shown_text import printable
 
 app = typer.Typer(
     name="dart-agent",
@@ -101,8 +102,9 @@ def run(
 
     episode = asyncio.run(play_one())
     score = "none" if episode.score is None else f"{episode.score:g}"
-    console.print(f"instruction: {episode.instruction}", markup=False, highlight=False)
-    console.print(f"{episode.terminal} after {episode.num_actions} steps, score {score} {episode.detail}")
+    shown = f"{episode.terminal} after {episode.num_actions} steps, score {score} {episode.detail}"
+    for line in (f"instruction: {episode.instruction}", shown):
+        console.print(printable(line), markup=False, highlight=False)
 
 
 @app.command("eval")

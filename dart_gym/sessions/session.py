@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,6 +31,7 @@ from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.scenario import Measurable, Patchable, Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.evaluation.watched_desktop import watch
+from dart_gym.utils.shown_text import printable
 
 DEFAULT_DEADLINE_S = 120.0
 ACCESSIBILITY_S = 10.0
@@ -155,7 +157,7 @@ class Session:
                 try:
                     await desktop.perform(action)
                 except ActionError as problem:
-                    error = str(problem) or "the action could not be carried out"
+                    error = printable(str(problem)) or "the action could not be carried out"
             with timer.phase("settle"):
                 pacing = episode.pacing
                 settled = await pacing.wait(desktop, episode.prepared.settle, pacing.after_action_s)
@@ -218,7 +220,7 @@ class Session:
             found = Evaluation(EvaluationStatus.EVALUATION_ERROR, None, episode.task.suite, str(failure))
         if found.status is not EvaluationStatus.OK and await was_killed(episode.desktop):
             raise DesktopKilledError(f"while it was evaluated: {found.detail}")
-        return found
+        return dataclasses.replace(found, detail=printable(found.detail))
 
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
@@ -289,4 +291,4 @@ _Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
 def _explain(operation: str, error: BaseException, deadline_s: float) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return f"{operation} was not done within its deadline of {deadline_s:g} s"
-    return f"{operation}: {type(error).__name__}: {error}"
+    return printable(f"{operation}: {type(error).__name__}: {error}")

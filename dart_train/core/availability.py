@@ -117,8 +117,10 @@ def insist(ask: Callable[[], T], unavailable_timeout_s: float) -> T:
         try:
             answer = ask()
         except DataError as error:
+            if error.hopeless:
+                raise  # it answers, and something else is wrong
             pause = availability.failed(error)
-            if error.hopeless or availability.timed_out:
+            if availability.timed_out:
                 raise
         else:
             availability.restored()

@@ -31,6 +31,7 @@ from dart_agent.engines.base.engine_kind import gpu_environment
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.utils.owned_directories import make_owned_directory
 from dart_gym.utils.plugins import Registry
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.config.task_names import check_tasks
@@ -248,7 +249,7 @@ class Pipeline:
             return
         path = self.run.root.resolve() / "cluster.sock"
         if len(bytes(path)) > MAX_SOCKET_PATH:
-            self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
+            self._sockets = make_owned_directory("train")
             path = self._sockets / "cluster.sock"
         self._cluster_url = f"ws+unix://{path}"
         self.supervisor.start(placed(cluster_server(self._cluster_url, self.run.config), "cluster", self.placement))

@@ -17,6 +17,7 @@ from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan
 from dart_agent.evaluation.score_tables import score_row
 from dart_agent.evaluation.scores import score_task
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
+from dart_gym.utils.owned_directories import owned_directory
 from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext, check_model, published
@@ -24,7 +25,6 @@ from dart_train.modules.run_policy import make_policy
 from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
-from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.settings.rollout_config import EnginePlaces, SamplingConfig
 
 _log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ async def _play(
     config = context.config
     rollout = config.rollout
     factory = make_policy(weights.path, config.agent, sampling)
-    with socket_directory() as sockets:
+    with owned_directory("engines") as sockets:
         async with EnginePool(
             rollout.engine,
             weights,

@@ -1,6 +1,7 @@
 """What every module of a run starts from: the configuration, the run's directory, the data manager, progress."""
 
 import itertools
+import logging
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S
 from dart_train.run.run_directory import RunDirectory
 
+_log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.2
 
 
@@ -98,16 +100,29 @@ class ModuleContext:
 
 
 def published(data: DataManager, version: int | None = None) -> CheckpointRow:
-    """A version that can be loaded, else the newest, with its path on this node. Raises `CheckpointError`: none."""
-    rows = {row.version: row for row in data.checkpoints()}
-    row = data.newest_checkpoint() if version is None else rows.get(version)
-    if row is None:
-        raise CheckpointError(
-            f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
-        )
-    row = data.localized(row)
-    check_model(row.path)
-    return row
+    """Return a version that can be loaded, or the newest that is whole, with its path on this node.
+
+    Raises:
+        CheckpointError: there is none, or the version that is asked for is damaged.
+    """
+    rows = data.completed_checkpoints()
+    if version is not None:
+        rows = [row for row in data.checkpoints() if row.version == version]
+    first: CheckpointError | None = None
+    for row in rows:
+        try:
+            local = data.localized(row)
+            check_model(local.path)
+        except CheckpointError as error:
+            first = first or error
+            _log.error("version %d of the weights is skipped: %s", row.version, error)
+            continue
+        if first is not None:
+            _log.warning("version %d of the weights is used, the newest that is whole", row.version)
+        return local
+    raise first or CheckpointError(
+        f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
+    )
 
 
 def check_model(path: str | Path) -> None:

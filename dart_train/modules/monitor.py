@@ -25,6 +25,7 @@ from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.durable_files import publish_directory
+from dart_gym.utils.owned_directories import owned_directory
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
@@ -36,7 +37,6 @@ from dart_train.modules.module_context import ModuleContext, published
 from dart_train.modules.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
-from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EnginePlaces
 
@@ -59,7 +59,7 @@ async def _until_told(context: ModuleContext, places: EnginePlaces) -> None:
     assert task is not None  # for the type checker: a coroutine that runs is in one
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
-    with context.open_data(context.config.data.unavailable_timeout_s) as data, socket_directory() as sockets:
+    with context.open_data(context.config.data.unavailable_timeout_s) as data, owned_directory("engines") as sockets:
         engine = context.config.rollout.engine.model_copy(update={"replicas": 1})
         first = published(data)
         logs = context.run.logs / "monitor"

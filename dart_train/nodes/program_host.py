@@ -10,13 +10,13 @@ Invariants:
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dart_agent.engines.base.engine_kind import EngineKind, Launch, Public
 from dart_gym.utils.durable_files import make_directories, write_file
+from dart_gym.utils.owned_directories import make_owned_directory
 from dart_gym.utils.processes import SUPERVISED, free_port
 from dart_train.core.child_process import ChildProcess
 from dart_train.data.files.shared_directories import fetch
@@ -79,7 +79,7 @@ class ProgramHost:
         self._at_home = this == run.home
         own = Path(os.environ.get(NODE_DIR_ENV) or Path.home() / ".cache" / "dart-gui") / "runs" / run.name
         self._run = RunDirectory(Path(run.root) if self._at_home else own)
-        self._short = Path(tempfile.mkdtemp(prefix="dart-node-"))  # sockets and keys
+        self._short = make_owned_directory("node")  # sockets and keys
         self._process: ChildProcess | None = None
         self._begun: dict[str, int] = {}
         os.environ.update(run.environment)  # for `fetch`

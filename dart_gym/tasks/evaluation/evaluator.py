@@ -37,9 +37,10 @@ from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.evaluation.score_rules import Check, Conj, Plan, combine, decided, early_score, read_evaluator
 from dart_gym.tasks.evaluation.watched_desktop import WatchedDesktop, watch
 from dart_gym.tasks.setup.setup_runner import StepError, run_steps
+from dart_gym.utils.owned_directories import make_owned_directory
 
 EVALUATOR = "dart-rules/1.0"
-_LONGEST_SOCKET_FOLDER = 60
+_LONGEST_SOCKET_FOLDER = 40
 
 
 async def evaluate(
@@ -132,7 +133,7 @@ def cache_directory() -> Iterator[Path]:
     """The directory of one evaluation, whose path is short enough for sockets beside it."""
     folder = tempfile.gettempdir()
     short = folder if len(folder) <= _LONGEST_SOCKET_FOLDER else "/tmp"  # a socket's path has 107 bytes
-    directory = Path(tempfile.mkdtemp(prefix="dart-evaluation-", dir=short))
+    directory = make_owned_directory("evaluation", short)
     try:
         cache = directory / "cache"
         cache.mkdir()

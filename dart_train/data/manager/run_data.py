@@ -124,6 +124,10 @@ class RunData:
         rows = self.read(checkpoint_rows.list_checkpoints, CheckpointStatus.COMPLETED, limit=1)
         return rows[0] if rows else None
 
+    def completed_checkpoints(self) -> list[CheckpointRow]:
+        """Return all versions that were published whole, newest first."""
+        return self.read(checkpoint_rows.list_checkpoints, CheckpointStatus.COMPLETED)
+
     def local_copy(self, path: str) -> str:
         """This node's directory of a version, fetched if need be. Raises `CheckpointError`, `DataError`."""
         return str(shared_directories.fetch(path, self.copies[-1], self.copies[:-1]))

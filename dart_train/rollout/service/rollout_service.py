@@ -24,13 +24,13 @@ from dart_agent.engines.base.engine import Engine, EngineError
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
+from dart_gym.utils.owned_directories import owned_directory
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.insight import statistics
 from dart_train.data.manager.recording import Recording
 from dart_train.data.store.database_locks import DatabaseLocks
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import EngineNodes, Weights
-from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges, engine_figures
@@ -134,7 +134,7 @@ class RolloutService:
         """
         self._recorder = self._new_recorder()
         try:
-            with socket_directory() as directory:
+            with owned_directory("engines") as directory:
                 self._assemble(directory)
                 async with self._pool:
                     await self._run_all()

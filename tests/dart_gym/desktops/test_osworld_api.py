@@ -62,7 +62,7 @@ async def test_files(client):
     got = await client.post("/file", data={"file_path": "$HOME/new/ä.bin"})
     assert got.status_code == 200 and got.content == b"\0" * 100_000
     assert (await client.post("/file", data={"file_path": "/none"})).status_code == 404
-    assert (await client.post("/file", data={"file_path": "/home"})).status_code == 500
+    assert (await client.post("/file", data={"file_path": "/home"})).status_code == 404
     await client.post("/execute", json={"command": "ln -s ~/new ~/new/loop", "shell": True})
     tree = (await client.post("/list_directory", json={"path": "/home/user/new"})).json()["directory_tree"]
     assert [entry["name"] for entry in tree["children"]] == ["loop", "ä.bin"]

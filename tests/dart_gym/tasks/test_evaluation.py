@@ -170,10 +170,6 @@ async def test_several_files_are_given_to_the_metric(desktop):
             {"func": "exact_match", "result": {**RESULT, "dest": "../x"}, "expected": {"type": "rule"}},
             "plain file name",
         ),
-        (
-            {"func": "compare_text_file", "result": RESULT, "expected": {"type": "vm_file", "path": "/n", "dest": "n"}},
-            "file",
-        ),
         ({**SAME, "postconfig": [{"type": "download"}]}, "step 1 of 1"),
         ({**SAME, "postconfig": [{"type": "launch", "parameters": {}}]}, "command"),
     ],
@@ -184,6 +180,12 @@ async def test_a_broken_evaluator_is_a_status_with_a_reason(desktop, evaluator, 
     evaluation = await evaluate(desktop, evaluator, TerminalState.DONE)
     assert (evaluation.status, evaluation.score) == (EvaluationStatus.EVALUATION_ERROR, None)
     assert reason in evaluation.detail
+
+
+async def test_a_reference_on_the_desktop_that_the_agent_has_removed_is_worth_0(desktop):
+    await desktop.write_file("/home/user/a.txt", b"text")
+    evaluation = await evaluate(desktop, SAME, TerminalState.DONE)
+    assert (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 0.0)
 
 
 async def test_a_broken_desktop_is_not_a_score(desktop):

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import math
 
-from dart_train.core.availability import Availability
+import pytest
+
+from dart_train.core.availability import Availability, insist
+from dart_train.core.train_errors import CheckpointError
 from dart_train.rollout.play.dependencies import Dependencies
 
 
@@ -60,3 +63,12 @@ def test_what_is_away_is_shown_by_name():
     assert dependencies.present() == {}
     dependencies.disk.failed("no space left")
     assert set(dependencies.present()) == {"disk"} and dependencies.present()["disk"].what == "the disk is full"
+
+
+def test_what_is_wrong_for_good_is_not_called_away(caplog):
+    def damaged() -> None:
+        raise CheckpointError("version 3 is cut off")
+
+    with pytest.raises(CheckpointError):
+        insist(damaged, 60.0)
+    assert caplog.messages == []
