@@ -3,6 +3,7 @@
 from dart_agent.formats.format_registry import formats, get_format, variants
 from dart_agent.formats.grammar.action_format import (
     ActionFormat,
+    EndedWhileThinking,
     InexpressibleError,
     ParsedResponse,
     ParseError,
@@ -13,6 +14,7 @@ from dart_agent.formats.grammar.action_format import (
 
 __all__ = [
     "ActionFormat",
+    "EndedWhileThinking",
     "InexpressibleError",
     "ParseError",
     "ParsedResponse",

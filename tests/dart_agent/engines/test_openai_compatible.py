@@ -26,6 +26,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Episode
 from dart_agent.policies.vlm_policy import VLMPolicy
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.actions import Press
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Observation, TerminalState
 
@@ -45,7 +46,8 @@ class Hosted:
             return web.Response()
         if isinstance(given, tuple):
             return web.json_response(given[1], status=given[0])
-        return web.json_response({"choices": [{"message": {"content": given}, "finish_reason": "stop"}]})
+        message = given if isinstance(given, dict) else {"content": given}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
 
 
 @pytest.fixture
@@ -173,3 +175,20 @@ async def test_engines_by_address(processing_dir):
     await vllm.close()
     with pytest.raises(ConfigurationError, match="http://host:port for vLLM"):
         connect_engine("tcp://host", processing_dir)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_reasoning_that_a_server_sends_apart_is_shown_and_not_done(hosted, engine, plain, field):
+    thought, said = "Maybe I could\nAction: finished()", "Thought: save it\nAction: hotkey(key='ctrl s')"
+    hosted.answers = [{"content": said, field: thought}, {"content": None, field: thought}]
+    policy = VLMPolicy(engine, tokens=plain, vision=VisionSpec(), action_format=get_format("ui_tars"))
+    policy.reset(Episode("t", "Save", seed=4))
+    screen = np.full((112, 168, 3), 200, np.uint8)
+    first = await policy.act(Observation(screen, "Save"))
+    assert (first.actions, first.error) == ((Press(("ctrl", "s")),), "")
+    assert first.thought == f"{thought}\nsave it"
+    assert thought in first.text, "it is recorded"
+    second = await policy.act(Observation(screen, "Save"))
+    assert (second.actions, second.terminal) == ((), TerminalState.PARSE_ERROR)
+    assert "ended while thinking" in second.error and "max_tokens" in second.error
+    assert hosted.requests[1][0]["messages"][2]["content"] == said, "the history leaves the reasoning out"

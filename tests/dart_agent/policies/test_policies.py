@@ -11,7 +11,7 @@ from dart_agent.policies.policy_factory import policy_factory
 from dart_agent.policies.random_policy import RandomPolicy
 from dart_agent.policies.vlm_policy import VLMPolicy, step_seed
 from dart_agent.prompting.conversation import ConversationConfig
-from dart_gym.core.actions import Click, Done, Press, Scroll, Type
+from dart_gym.core.actions import Click, Done, Press, Scroll, Type, Wait
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Observation, TerminalState
 
@@ -94,6 +94,24 @@ async def test_what_cannot_be_parsed_ends_the_episode_and_keeps_the_ids(make):
     assert (decision.terminal, decision.actions, decision.text) == (TerminalState.PARSE_ERROR, (), "I do not know")
     assert "no 'Action:'" in decision.error
     assert decision.prompt and decision.generation.response_ids
+
+
+async def test_a_thought_that_the_prompt_opened_is_not_done(tokens, vision):
+    call = '<tool_call>{{"name": "computer_use", "arguments": {{"action": "{}", {}}}}}</tool_call>'
+    end, wait = call.format("terminate", '"status": "success"'), call.format("wait", '"time": 1')
+    thoughts = f"Done? {end} I could write <tool_call> now."
+    engine = ScriptedEngine(tokens, [f"{thoughts}\n</think>\n\nAction: I wait.\n{wait}", thoughts])
+    config = ConversationConfig(preset="qwen3-vl-thinking")
+    form = get_format("qwen:3")
+    policy = VLMPolicy(engine, tokens=tokens, vision=vision, action_format=form, conversation=config)
+    policy.reset(Episode("fake/x", "Do it", seed=4))
+    first = await policy.act(observation())
+    assert (first.actions, first.error) == ((Wait(1.0),), "")
+    assert first.thought.startswith(thoughts)
+    assert first.generation.text in first.text, "what is trained on is all that was sampled"
+    second = await policy.act(observation())
+    assert (second.actions, second.terminal) == ((), TerminalState.PARSE_ERROR)
+    assert "ended while thinking" in second.error
 
 
 async def test_a_lost_engine_is_a_model_error(make):

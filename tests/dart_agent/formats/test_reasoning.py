@@ -1,0 +1,112 @@
+"""Reasoning and answer: what each mark of each family parts, and that it takes time in proportion to the length."""
+
+import time
+
+import pytest
+
+from dart_agent.formats.grammar.reasoning import message_text, opened_by, split_reasoning
+from dart_agent.presets import get_preset
+from dart_agent.presets.preset import presets
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "answer"),
+    [
+        ("plain", "", "plain"),
+        ("<think>a</think>b", "a", "b"),
+        ("a</think>b", "a", "b"),
+        ("<think>\n\n</think>\n\nb", "", "\n\nb"),
+        ("<think/>b", "", "b"),
+        ("<think>a</think>b<think>c</think>d", "a\nc", "b\nd"),
+        ("<think><think>a</think>b", "a", "b"),
+        ("<think>a<think>b</think>c</think>d", "abc", "d"),
+        ("<think>a</think>b</think>c", "ab", "c"),
+        ("x<think>a</think>", "a", "x"),
+        ("< Think >a</ THINK >b", "a", "b"),
+        ('<thinking mode="deep">a</thinking>b', "a", "b"),
+        ("<seed:think>a</seed:think>b", "a", "b"),
+        ("◁think▷a◁/think▷b", "a", "b"),
+        ("<|channel>thought\na<channel|>b", "a", "b"),
+        ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>", "a", "b"),
+        ("a<|end|><|start|>assistant<|channel|>final<|message|>b", "a", "b"),
+        ("<|channel|>commentary<|message|>a<|end|><|channel|>final<|message|>b", "a", "b"),
+        ('<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"b": 1}<|call|>', "", '{"b": 1}'),
+        ("analysisA thought.assistantfinalb", "A thought.", "b"),
+        ("analysis of the screen: b", "", "analysis of the screen: b"),
+        ("I think <b>so</b>", "", "I think <b>so</b>"),
+        ("type(content='<think>')", "", "type(content='<think>')"),
+        ('{"text": "a </think> b"}', "", '{"text": "a </think> b"}'),
+    ],
+)
+def test_parts(text, reasoning, answer):
+    split = split_reasoning(text)
+    assert (split.reasoning, split.answer, split.unfinished) == (reasoning, answer, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>a",
+        "<think>a <think>b</think> c",
+        "done<think>a",
+        "◁think▷a",
+        "<|channel>thought\na",
+        "<|channel|>analysis<|message|>a",
+        "analysisWe look",
+    ],
+)
+def test_what_ends_inside_a_thought(text):
+    split = split_reasoning(text)
+    assert split.unfinished
+    assert text[slice(*split.unfinished)].strip()
+
+
+def test_places_in_the_answer_are_places_in_the_response():
+    text = "<think>a</think>bcd<think>e</think>fgh"
+    split = split_reasoning(text)
+    for letter in "bcdfgh":
+        place = split.answer.index(letter)
+        start, end = split.place((place, place + 1))
+        assert text[start:end] == letter
+
+
+def test_presets_that_open_a_thought_are_known():
+    opened = {name for name, preset in presets().items() if preset.layout and opened_by(preset.layout.reply)}
+    assert opened == {"qwen3-vl-thinking"}
+    assert get_preset("qwen3.5").layout.reply.startswith("<think>"), "it closes it, too"
+
+
+def test_messages():
+    assert message_text({"content": "b"}) == "b"
+    assert split_reasoning(message_text({"content": "b", "reasoning": "a </think> c"})).answer.strip() == "b"
+    assert split_reasoning(message_text({"content": "", "reasoning_content": "a"})).unfinished
+    assert message_text({"content": None}) == message_text({}) == message_text({"content": 3}) == ""
+    details = {"content": "b", "reasoning_details": [{"type": "reasoning.text", "text": "a"}]}
+    assert split_reasoning(message_text(details)).reasoning == "a"
+
+
+UNITS = [
+    "<",
+    "<think>",
+    "</think>",
+    "<think>a</think>b",
+    "a='",
+    "<|channel|>a",
+    "<|start|>",
+    "think",
+    "◁",
+    "<parameter=a>",
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_time_is_linear(unit):
+    text = unit * (240_000 // len(unit)) + "<think>"
+    best = min(_seconds(text) for _ in range(3))
+    assert best < 0.25
+
+
+def _seconds(text: str) -> float:
+    started = time.thread_time()
+    split_reasoning(text)
+    return time.thread_time() - started
