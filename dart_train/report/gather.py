@@ -11,6 +11,7 @@ import numpy as np
 from dart_gym.utils.rates import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
+from dart_train.core.training_alarms import alarm_named, count_steps
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.insight import statistics
@@ -117,7 +118,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        notes=notes(config, evaluations),
+        notes=[*notes(config, evaluations), *alarm_notes(run)],
         config_yaml=run.config.read_text(),
     )
 
@@ -299,6 +300,15 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
         busy += np.clip(overlap, 0.0, None)
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
+
+
+def alarm_notes(run: RunDirectory) -> list[str]:
+    """A sentence for each alarm that the trainer raised, with the number of steps."""
+    counts = count_steps(read_metrics(run.metrics("trainer")))
+    return [
+        f"Alarm {name}: {alarm_named(name).meaning}, in {count} steps; {alarm_named(name).advice}."
+        for name, count in counts.items()
+    ]
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:

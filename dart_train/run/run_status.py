@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.utils.processes import has_ended
+from dart_train.core.metrics_log import read_metrics
+from dart_train.core.training_alarms import Alarm, raised_in
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState, write_json
 from dart_train.run.supervisor import Supervisor, log_tail
 
@@ -55,9 +57,18 @@ def status(run: RunDirectory) -> str:
         again = f", started again {module['restarts']} times" if module["restarts"] else ""
         lines.append(f"  {name}{where}: {'runs' if module['runs'] else 'does not run'}{again}")
     lines += [f"  {line}" for line in facts.get("waiting", ()) if pid]
+    lines += [f"  alarm {alarm.name}: {alarm.meaning}; {alarm.advice}" for alarm in _alarms(run)]
     if not pid:
         lines.append("  the command that began it goes on with it")
     return "\n".join(lines)
+
+
+def _alarms(run: RunDirectory) -> list[Alarm]:
+    """The alarms that the trainer's newest line says are raised."""
+    newest: dict[str, Any] = {}
+    for row in read_metrics(run.metrics("trainer")):
+        newest = row
+    return raised_in(newest)
 
 
 def stop(run: RunDirectory) -> str:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_train.core.metrics_log import engine_use
+from dart_train.core.training_alarms import raised_in
 
 SPARKS = " ▁▂▃▄▅▆▇█"
 SPARK_POINTS = 12
@@ -329,6 +330,8 @@ def _alerts(view: View) -> list[RenderableType]:
             )
         for task, reason in view.rollout.get("left_out", {}).items():
             lines.append((f"{task} is left out: {reason}", "yellow"))
+        for alarm in raised_in(view.trainer):
+            lines.append((f"{alarm.meaning}: {alarm.advice}", "bold red"))
         for version, reason in view.rollout.get("weights_skipped", {}).items():
             lines.append((f"version {version} is skipped: {reason}", "yellow"))
     if len(lines) > MAX_ALERTS:

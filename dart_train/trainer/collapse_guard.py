@@ -22,6 +22,12 @@ class CollapsedForGood(Collapsed):
     hopeless = True
 
 
+class AlarmStop(TrainingError):
+    """An alarm that the run was told to end on was raised."""
+
+    hopeless = True
+
+
 class Sign(NamedTuple):
     """Bounds of one metric.
 

@@ -40,12 +40,13 @@ from transformers.utils.logging import disable_progress_bar
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.training_alarms import ENGINE_GAP_EXACT, PREFIX, AlarmBoard
 from dart_train.trainer.attention.kernels import check_kernel
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.optimizer_batch import BatchSettings
-from dart_train.trainer.collapse_guard import Collapsed, CollapsedForGood, CollapseGuard
+from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of
@@ -57,6 +58,7 @@ from dart_train.trainer.settings.grpo_config import DartGRPOConfig, named
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
 from dart_train.trainer.step_statistics import merge_metrics
+from dart_train.trainer.update_size import UpdateSize
 from dart_train.trainer.weights import sharding
 from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
@@ -175,6 +177,9 @@ class DartGRPOTrainer(Trainer):
         output_dir = Path(str(args.output_dir))
         self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
         self.guard = CollapseGuard(args.collapse_window)
+        half = args.bf16 or args.fp16 or args.frozen_dtype != "float32"
+        self.alarms = AlarmBoard(args.alarm_window, {} if half else {"engine_gap": ENGINE_GAP_EXACT})
+        self._update_size: UpdateSize | None = None
         self.states = States(
             output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded=bool(args.fsdp),
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
@@ -335,6 +340,7 @@ class DartGRPOTrainer(Trainer):
 
     def begin_training(self) -> None:
         """Publish the weights if no version is equal to them."""
+        self._update_size = UpdateSize(self.model.parameters(), self.ranks)
         self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
 
     def end_step(self, control: TrainerControl) -> None:
@@ -358,11 +364,16 @@ class DartGRPOTrainer(Trainer):
             "memory_retries": float(self.steps.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
+            **self._measure_update(),
             **self._speed(started - self._step_started),
         }
         if self.args.on_collapse == "return" and self.states.none:
             control.should_save = True  # there must be one to go back to
         self.states.end_step(self.state, control, self._reports[-1], last, collapsing=bool(self.guard.signs))
+
+    def _measure_update(self) -> dict[str, float]:
+        """How much the step changed the weights."""
+        return {} if self._update_size is None else {"update/relative": self._update_size.measure()}
 
     def _speed(self, seconds: float) -> dict[str, float]:
         """Tokens, operations and the parts of a step that took `seconds` up to the end of its update."""
@@ -387,10 +398,12 @@ class DartGRPOTrainer(Trainer):
             logs = {**logs, **merge_metrics(self._reports)}
             self._reports = []
             collapsed = self._look_for_collapse(logs)
+            self._look_for_alarms(logs)
             if self.ranks.is_main:
                 self._say(logs)
             if collapsed:
                 self._leave(collapsed)
+            self._end_on_alarm()
         super().log(logs, start_time)
 
     def _look_for_collapse(self, logs: dict[str, float]) -> str:
@@ -401,6 +414,24 @@ class DartGRPOTrainer(Trainer):
             logs["collapse"] = 1.0 if collapsed else 0.5
             _log.warning("step %d: signs of a collapse: %s", self.state.global_step, self.guard.signs)
         return collapsed
+
+    def _look_for_alarms(self, logs: dict[str, float]) -> None:
+        """Mark the raised alarms in a step's numbers, and log those that this step raised or cleared."""
+        raised, cleared = self.alarms.look(logs)
+        logs |= {f"{PREFIX}{name}": 1.0 for name in self.alarms.raised}
+        step = self.state.global_step
+        for name in raised:
+            _log.warning("step %d: alarm %s: %s", step, name, self.alarms.raised[name])
+        for name in cleared:
+            _log.warning("step %d: alarm %s is over", step, name)
+
+    def _end_on_alarm(self) -> None:
+        found = [self.alarms.raised[name] for name in self.args.stop_on if name in self.alarms.raised]
+        if found:
+            raise AlarmStop(
+                f"step {self.state.global_step}: {'; '.join(found)}. trainer.stop_on names this alarm; the run ended, "
+                f"and its states are in {self.args.output_dir}"
+            )
 
     def _leave(self, collapsed: str) -> None:
         what = f"step {self.state.global_step}: the policy collapsed ({collapsed})"

@@ -125,6 +125,7 @@ def build_batch(
     newest = version + (1 if unpublished else 0)
     samples = samples_of(members, settings, newest, collator)
     metrics = metrics_of(members, samples, version) | count_problems(problems)
+    metrics["dropped/share"] = len(problems) / (len(problems) + len(samples))
     first = len(flat)
     left_out = {number for number, member in enumerate(flat) if masked(member, settings)}
     shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]

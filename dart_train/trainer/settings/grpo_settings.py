@@ -13,6 +13,7 @@ from annotated_types import Interval
 
 from dart_gym.core.errors import PluginError
 from dart_gym.utils.plugins import Registry
+from dart_train.core.training_alarms import AlarmName
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.losses.advantages import ADVANTAGES, Advantage
 from dart_train.trainer.losses.surrogates import LOSSES, CorrectionMode, KLEstimator, Loss, RatioLevel
@@ -224,6 +225,15 @@ class GRPOSettings:
     )
     collapse_window: Annotated[int, Interval(ge=0)] = setting(
         20, "Steps over which its signs are averaged, and for which they must last; 0 for no guard."
+    )
+    alarm_window: Annotated[int, Interval(ge=0)] = setting(
+        10, "Steps over which the numbers behind alarms are averaged; 0 for no alarms. See docs/training.md."
+    )
+    stop_on: tuple[AlarmName, ...] = setting(
+        (),
+        "Alarms that end the run: engine_gap (engine and trainer disagree on the same weights), policy_gap (rollouts "
+        "were sampled far from the trained policy), importance (importance weights shrink training), weights (they "
+        "hardly change), signal (groups teach nothing), dropped (most steps cannot be trained on), collapse.",
     )
     best_window: Annotated[int, Interval(ge=1)] = setting(
         10, "Steps that metric_for_best_model is averaged over; before so many, none is best."

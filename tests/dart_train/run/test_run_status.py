@@ -50,6 +50,14 @@ def test_a_run_says_its_phase_its_modules_and_what_waits(run):
     ]
 
 
+def test_raised_alarms_are_named(run):
+    (run.root / "metrics").mkdir(exist_ok=True)
+    run.metrics("trainer").write_text('{"t": 1, "alarm/signal": 1.0}\n{"t": 2, "alarm/engine_gap": 1.0}\n')
+    said = status(run)
+    assert "alarm engine_gap" in said and "dart-train parity" in said
+    assert "alarm signal" not in said  # which is over
+
+
 def test_a_run_whose_launcher_has_ended_is_not_running(run):
     (run.root / "run.lock").write_text("1 1")  # process 1 began at another time
     assert launcher(run) is None

@@ -50,6 +50,12 @@ def test_it_fits_the_terminal_with_everything_wrong(width, height):
     assert "the database is away for 1:12" in text and "more of this kind" in text and "left out" in text
 
 
+def test_alarms_of_the_trainer_are_shown():
+    view = view_of()
+    view.trainer = {"step": 3, "alarm/engine_gap": 1.0}
+    assert "log-probabilities are not those of the weights" in rendered(view, 140, 30)
+
+
 def test_what_a_service_alone_shows():
     assert "trainer is behind" in rendered(view_of(), 80, 24)
     text = rendered(view_of(admitted=True), 100, 22)
