@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import Engine, Generation, Prompt, Sampling
 from dart_agent.formats import get_format
+from dart_agent.formats.grammar.reasoning import split_reasoning
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
 from dart_agent.grounding.pointer_prompt import PointerPrompt, has_head
 from dart_agent.models.coordinates import CoordinateSpace
@@ -147,8 +148,12 @@ def grounder_in(model_dir: str | Path, sampling: Sampling) -> EngineGrounder:
 
 
 def point_of(answer: str, space: CoordinateSpace) -> Point | None:
-    """The pixel that the first two numbers of an answer mean; None without two, or off the screen. Pure."""
-    numbers = _NUMBER.findall(answer[:MAX_ANSWER])
+    """The pixel that the first two numbers of an answer mean; None without two, or off the screen. Pure.
+
+    What the answer only thinks is left out, and an answer that ends while thinking means nothing.
+    """
+    split = split_reasoning(answer)
+    numbers = [] if split.unfinished else _NUMBER.findall(split.answer[:MAX_ANSWER])
     if len(numbers) < 2:
         return None
     x, y = space.pixel(float(numbers[0]), float(numbers[1]))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.formats.grammar.reasoning import split_reasoning
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
@@ -41,6 +42,7 @@ class ModelProposer:
 
 
 def marks_of(answer: str, keys: list[str]) -> dict[str, float]:
-    """The worth of deeds by the marks in an answer. Pure."""
-    found = ((int(number), float(mark)) for number, mark in _MARK.findall(answer[:LONGEST]))
+    """The worth of deeds by the marks in an answer, without those that it only thinks of. Pure."""
+    said = split_reasoning(answer).answer[:LONGEST]
+    found = ((int(number), float(mark)) for number, mark in _MARK.findall(said))
     return {keys[number]: min(1.0, mark / 10) for number, mark in found if number < len(keys)}

@@ -7,11 +7,12 @@ notation of `short`, in order, or "!" and words that the reason must hold; then 
 import json
 import random
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from dart_agent.formats import formats, get_format, variants
+from dart_agent.formats import InexpressibleError, formats, get_format, variants
 from dart_agent.formats.grammar.action_format import EndedWhileThinking, ParsedResponse
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
@@ -142,14 +143,14 @@ def test_mutations_are_understood_or_said_in_no_time():
             break
 
 
-def thoughts(name: str) -> list[tuple[str, str]]:
-    """(text of an ending action, what remains) pairs: the same action thought and done."""
+def thoughts(name: str) -> tuple[str, str]:
+    """What is thought (the end of the episode, where the format can say that), and what is done."""
     chosen = get_format(name)
-    ending = a.Fail() if name.startswith("glm") else a.Done()
     try:
-        return [(chosen.format(ending, SPACE), chosen.format(a.Wait(5.0), SPACE))]
-    except ValueError:
-        return []
+        ending = a.Fail() if name.startswith("glm") else a.Done()
+        return chosen.format(ending, SPACE), chosen.format(a.Wait(5.0), SPACE)
+    except InexpressibleError:
+        return chosen.format(a.Click(1, 1), SPACE), chosen.format(a.Click(500, 500), SPACE)
 
 
 MARKS = [
@@ -176,18 +177,18 @@ TEXTS = [name for name in TEXTS if name.partition(":")[0] not in ("openai", "ant
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_is_thought_is_never_done(name):
-    for thought, done in thoughts(name):
-        whole = get_format(name).parse(done, SPACE).actions
-        for mark in MARKS:
-            found = get_format(name).parse(mark.replace("{}", thought, 1).replace("{}", done, 1), SPACE)
-            assert (found.actions, found.errors) == (whole, ()), mark
-            assert found.thought
-        for field in ("reasoning_content", "reasoning"):
-            assert get_format(name).parse({"content": done, field: thought}, SPACE).actions == whole
-        for opening in OPENINGS:
-            found = get_format(name).parse(done + "\n" + opening.replace("{}", thought), SPACE)
-            assert not found.actions
-            assert isinstance(found.errors[0], EndedWhileThinking), opening
+    thought, done = thoughts(name)
+    whole = get_format(name).parse(done, SPACE).actions
+    for mark in MARKS:
+        found = get_format(name).parse(mark.replace("{}", thought, 1).replace("{}", done, 1), SPACE)
+        assert (found.actions, found.errors) == (whole, ()), mark
+        assert found.thought
+    for field in ("reasoning_content", "reasoning"):
+        assert get_format(name).parse({"content": done, field: thought}, SPACE).actions == whole
+    for opening in OPENINGS:
+        found = get_format(name).parse(done + "\n" + opening.replace("{}", thought), SPACE)
+        assert not found.actions
+        assert isinstance(found.errors[0], EndedWhileThinking), opening
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -210,6 +211,11 @@ def test_a_screen_that_no_model_can_see_is_an_error_value():
         found = get_format(name).parse("Action: wait()", (100_000, 10))
         assert found.errors or found.actions
     assert "aspect" in get_format("ui_tars").parse("Action: wait()", (100_000, 10)).problem
+
+
+def test_the_page_names_the_fields_that_there_are():
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert f"ParsedResponse({', '.join(field.name for field in fields(ParsedResponse))})" in page
 
 
 def test_places_of_errors_are_those_of_the_whole_response():

@@ -5,6 +5,8 @@ import time
 import pytest
 
 from dart_agent.formats.grammar.reasoning import message_text, opened_by, split_reasoning
+from dart_agent.grounding.text_grounder import point_of
+from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.presets import get_preset
 from dart_agent.presets.preset import presets
 
@@ -83,6 +85,14 @@ def test_messages():
     assert message_text({"content": None}) == message_text({}) == message_text({"content": 3}) == ""
     details = {"content": "b", "reasoning_details": [{"type": "reasoning.text", "text": "a"}]}
     assert split_reasoning(message_text(details)).reasoning == "a"
+
+
+def test_a_grounder_points_at_what_it_answers_not_at_what_it_thinks_of():
+    space = CoordinateSpace((100, 100), (100, 100))
+    assert point_of("<think>maybe (1, 2)</think>(30, 40)", space) == (30, 40)
+    assert point_of("maybe (1, 2)</think>(30, 40)", space) == (30, 40)
+    assert point_of("<think>maybe (1, 2)", space) is None
+    assert point_of("(30, 40)", space) == (30, 40)
 
 
 UNITS = [

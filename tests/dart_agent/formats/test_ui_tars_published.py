@@ -263,6 +263,16 @@ def test_hostile_input_costs_little(case):
 
 
 @pytest.mark.parametrize("parser", PARSERS)
+def test_what_is_thought_is_not_read(parser):
+    chosen = get_format(f"ui_tars_published:{parser}")
+    wait = "Thought: x\nAction: wait()"
+    found = chosen.parse(f"<think>Action: finished()</think>{wait}", SIZE)
+    assert found.actions == chosen.parse(wait, SIZE).actions
+    assert found.thought == "Action: finished()\nx"
+    assert "ended while thinking" in chosen.parse(f"{wait}\n<think>Action: finished()", SIZE).problem
+
+
+@pytest.mark.parametrize("parser", PARSERS)
 def test_longest_response_is_read(parser):
     found, seconds = timed(f"ui_tars_published:{parser}", "x" * (MAX_TEXT + 1))
     assert "at most" in found.problem
