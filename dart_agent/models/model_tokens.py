@@ -38,7 +38,10 @@ class ModelTokens:
         vision_end_id: follows them.
         image_pad_id: one for every merged patch.
         stop_ids: end a response.
-        suppressed_ids: never sampled, left out of the softmax; sorted.
+        suppressed_ids: never sampled, left out of the softmax; sorted. Those are special tokens and `unreachable_ids`.
+        highest_id: the largest id of any token; ids need not be without gaps.
+        unreachable_ids: rows of the model's head that stand for no token, because the head was padded or the tokenizer
+            has gaps; sorted.
     """
 
     im_start_id: int
@@ -50,6 +53,8 @@ class ModelTokens:
     stop_ids: tuple[int, ...]
     suppressed_ids: tuple[int, ...]
     vocab_size: int
+    highest_id: int
+    unreachable_ids: tuple[int, ...]
     _tokenizer: Tokenizer = field(repr=False, compare=False)
 
     @classmethod
@@ -60,7 +65,7 @@ class ModelTokens:
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in more])
-        return cls._of(tokenizer, _stop_ids(Path(model_dir)), str(path))
+        return cls._of(tokenizer, _stop_ids(Path(model_dir)), str(path), _head_rows(Path(model_dir)))
 
     def save(self, path: Path) -> None:
         """Write the `tokenizer.json`."""
@@ -74,7 +79,7 @@ class ModelTokens:
         return cls._of(build_tokenizer(TinyModelConfig()), (), "the plain tokenizer")
 
     @classmethod
-    def _of(cls, tokenizer: Tokenizer, stop_ids: tuple[int, ...], where: str) -> ModelTokens:
+    def _of(cls, tokenizer: Tokenizer, stop_ids: tuple[int, ...], where: str, rows: int = 0) -> ModelTokens:
         tokenizer.encode_special_tokens = True
 
         def need(token: str) -> int:
@@ -86,6 +91,9 @@ class ModelTokens:
         special = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         stop = stop_ids or (need("<|im_end|>"),)
         pad = tokenizer.token_to_id("<|endoftext|>")
+        known = set(tokenizer.get_vocab(with_added_tokens=True).values())
+        unreachable = tuple(one for one in range(max(rows, max(known) + 1)) if one not in known)
+        never = {i for i, token in special.items() if i not in stop and token not in _WRITABLE}
         return cls(
             im_start_id=need("<|im_start|>"),
             im_end_id=need("<|im_end|>"),
@@ -94,15 +102,12 @@ class ModelTokens:
             image_pad_id=need("<|image_pad|>"),
             pad_id=need("<|im_end|>") if pad is None else pad,
             stop_ids=stop,
-            suppressed_ids=tuple(sorted(i for i, token in special.items() if i not in stop and token not in _WRITABLE)),
+            suppressed_ids=tuple(sorted(never.union(unreachable))),
+            highest_id=max(known),
+            unreachable_ids=unreachable,
             vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
             _tokenizer=tokenizer,
         )
-
-    @property
-    def highest_id(self) -> int:
-        """The largest id of any token: ids need not be without gaps."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     @property
     def actor_id(self) -> int | None:
@@ -151,8 +156,9 @@ class ModelTokens:
         """
         forbidden = set(self.suppressed_ids)
         for index, token_id in enumerate(response_ids):
-            if token_id in forbidden or not 0 <= token_id < self.vocab_size:
-                token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+            known = isinstance(token_id, int) and 0 <= token_id < 2**31
+            token = self._tokenizer.id_to_token(token_id) if known else None
+            if token_id in forbidden or token is None:
                 return (
                     f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
                     f"{len(response_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
@@ -169,6 +175,18 @@ class ModelTokens:
     def response(self, text: str) -> list[int]:
         """Ids of a response as a model would sample it, end token included: what demonstrations train on."""
         return [*self.encode(text), self.im_end_id]
+
+
+def _head_rows(model_dir: Path) -> int:
+    """`vocab_size` of the model's configuration; 0 where it does not say."""
+    try:
+        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+        text = config.get("text_config") or config
+        return int(text.get("vocab_size") or 0)
+    except FileNotFoundError:
+        return 0
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{model_dir}/config.json cannot be read: {error}") from error
 
 
 def _stop_ids(model_dir: Path) -> tuple[int, ...]:

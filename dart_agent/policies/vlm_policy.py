@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dart_agent.engines.base.engine import Engine, EngineError, Sampling
+from dart_agent.engines.base.engine_replies import checked
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import ActionFormat
 from dart_agent.models.image_patches import VisionSpec
@@ -54,6 +55,7 @@ class VLMPolicy:
             sampling,
             stop_ids=sampling.stop_ids or tokens.stop_ids,
             suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
+            ids_below=sampling.ids_below or tokens.highest_id + 1,
         )
         if conversation is None:
             conversation = ConversationConfig(style=style_for(action_format))
@@ -97,7 +99,7 @@ class VLMPolicy:
         sampling = dataclasses.replace(self._sampling, seed=step_seed(self._seed, self._step))
         self._step += 1
         try:
-            generation = await self._engine.generate(prompt, sampling)
+            generation = checked(await self._engine.generate(prompt, sampling), sampling)
             self._conversation.respond(generation.response_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)

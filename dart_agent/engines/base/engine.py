@@ -39,8 +39,11 @@ class UpdateNotBegun(EngineError):
     """New weights could not be got ready for it: it goes on with those that it has."""
 
 
-class BadResponse(EngineError):
-    """The model sampled what no response can hold, such as the pad of an image."""
+class BadResponse(EngineMismatch):
+    """It returned what no response can hold: an id that is none, a probability that is none, the pad of an image.
+
+    What lets a reply pass is decided by `dart_agent.engines.base.engine_replies`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Sampling:
         temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
+        ids_below: number of ids that the tokenizer has: what the rows behind them in a model's head stand for is no
+            token, and a response with one is refused. None where that is unknown.
         training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
     """
 
@@ -68,6 +73,7 @@ class Sampling:
     seed: int | None = None
     stop_ids: tuple[int, ...] = ()
     suppressed_ids: tuple[int, ...] = ()
+    ids_below: int | None = None
     training: bool = False
 
 

@@ -31,6 +31,7 @@ from dart_agent.engines.embedded.prefixes import Prefixes
 from dart_agent.engines.embedded.vision_tower import Tower
 from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead, attach_head, head_weights
 from dart_gym.core.errors import ConfigurationError
 
@@ -51,14 +52,18 @@ class SampledRow:
 class QwenRunner:
     """A loaded model with its vision cache. Not thread-safe: one thread calls `sample` and `load_weights`."""
 
-    def __init__(self, model: Any, vision: VisionSpec, *, vision_cache: int = 256) -> None:
-        """Wrap a model of a known family in evaluation mode."""
+    def __init__(
+        self, model: Any, vision: VisionSpec, *, vision_cache: int = 256, unreachable_ids: Sequence[int] = ()
+    ) -> None:
+        """Wrap a model of a known family in evaluation mode; of its head, `unreachable_ids` stand for no token."""
         self.model, self.vision = model, vision
         self.device = next(model.parameters()).device
         self._image_token = model.config.image_token_id
         self._head: PointerHead | None = getattr(model, ATTRIBUTE, None)
         self._max_length = model.config.text_config.max_position_embeddings
         self._vocab = model.config.text_config.vocab_size
+        beyond = [one for one in unreachable_ids if one < self._vocab]
+        self._beyond = torch.tensor(beyond, device=self.device) if beyond else None
         self._decoder = Decoder(model.model.language_model)
         self._tower = Tower(model.model.visual, family_of(model.config))
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
@@ -80,7 +85,8 @@ class QwenRunner:
         )
         model.eval().to(torch.device(device))
         attach_head(model, model_dir)
-        return cls(model, vision, vision_cache=vision_cache)
+        tokens = ModelTokens.load(model_dir)
+        return cls(model, vision, vision_cache=vision_cache, unreachable_ids=tokens.unreachable_ids)
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Raise `RequestRefused` for a request that cannot be served. Cheap, callable from any thread."""
@@ -133,6 +139,8 @@ class QwenRunner:
         pointing = [row for row, prompt in enumerate(prompts) if self._points(prompt)]
         while True:
             logits = self.model.lm_head(hidden).float()
+            if self._beyond is not None:
+                logits[:, self._beyond] = -torch.inf
             if pointing:
                 logits[pointing] = self._patch_logits([prompts[row] for row in pointing], hidden[pointing])
                 pointing = []

@@ -11,8 +11,15 @@ from dart_agent.engines.base.engine import Prompt, RequestRefused
 from dart_agent.models.model_tokens import ModelTokens
 
 
-def chat_messages(prompt: Prompt, tokens: ModelTokens, urls: Sequence[str]) -> list[dict[str, Any]]:
+def chat_messages(prompt: Prompt, tokens: ModelTokens, urls: Sequence[str], *, begun: int = 0) -> list[dict[str, Any]]:
     """The messages of a prompt, as in OpenAI's chat completions, with `urls` for its images.
+
+    Args:
+        prompt: in the chat layout.
+        tokens: of its ids.
+        urls: of its images.
+        begun: number of ids at its end that belong to a response which is to be continued: that becomes the last
+            message, and a part of what opens responses with it.
 
     Returns:
         `{"role", "content"}` each; the content is a string, or a list of parts where there are images.
@@ -39,6 +46,9 @@ def chat_messages(prompt: Prompt, tokens: ModelTokens, urls: Sequence[str]) -> l
         content = [_part(part, images) for part in ([rest] if rest else []) + parts[1:]]
         plain = [part["text"] for part in content if part["type"] == "text"]
         messages.append({"role": role, "content": content if len(plain) < len(content) else "".join(plain)})
+    if begun:
+        written = tokens.decode(ids[starts[-1] + 1 :], special=True)
+        messages.append({"role": "assistant", "content": written.removeprefix("assistant\n")})
     return messages
 
 

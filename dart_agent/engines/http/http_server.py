@@ -29,7 +29,10 @@ class _Answer:
         try:
             return orjson.loads(self.body)
         except ValueError:
-            return parse(self.body)  # takes NaN and Infinity, which some servers write
+            try:
+                return parse(self.body)  # takes NaN and Infinity, which some servers write
+            except RecursionError:
+                raise ValueError("it is nested too deeply") from None
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from dart_agent.engines.base import engine_replies
 from dart_agent.engines.base.engine import (
     BadResponse,
     EngineBusy,
@@ -85,22 +86,26 @@ def generation_fields(generation: Generation) -> dict[str, Any]:
     return fields
 
 
-def read_generation(fields: dict[str, Any]) -> Generation:
-    """The generation that `generation_fields` wrote."""
-    return Generation(
-        text=fields["text"],
-        response_ids=tuple(np.frombuffer(fields["response_ids"], "<i4").tolist()),
-        logprobs=tuple(np.frombuffer(fields["logprobs"], "<f8").tolist()),
-        version=tuple(fields["version"]),
-        finish_reason=fields["finish_reason"],
-        engine=fields["engine"],
-        seconds=tuple(fields["seconds"]),
-        entropy=fields["entropy"],
-    )
+def read_generation(fields: Any, sampling: Sampling) -> Generation:
+    """The generation that `generation_fields` wrote, checked. Raises `BadResponse`."""
+    try:
+        generation = Generation(
+            text=fields["text"],
+            response_ids=tuple(np.frombuffer(fields["response_ids"], "<i4").tolist()),
+            logprobs=tuple(np.frombuffer(fields["logprobs"], "<f8").tolist()),
+            version=fields["version"],
+            finish_reason=fields["finish_reason"],
+            engine=fields["engine"],
+            seconds=fields["seconds"],
+            entropy=fields["entropy"],
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadResponse(f"the engine's answer cannot be read ({type(error).__name__}: {error})") from None
+    return engine_replies.checked(generation, sampling)
 
 
 def info_fields(info: EngineInfo) -> dict[str, Any]:
-    """An engine's state as plain values; `EngineInfo(**fields)` is the way back."""
+    """An engine's state as plain values; `engine_replies.engine_info` is the way back."""
     return dataclasses.asdict(info)
 
 

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.base.engine_replies import engine_info
 from dart_agent.engines.remote import engine_frames
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.local_tokens import find_local_token
@@ -37,7 +38,8 @@ class RemoteEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response. Raises `EngineError`."""
-        return engine_frames.read_generation(await self._call(engine_frames.prompt_fields(prompt, sampling)))
+        fields = await self._call(engine_frames.prompt_fields(prompt, sampling))
+        return engine_frames.read_generation(fields, sampling)
 
     async def update_weights(self, path: str, version: int) -> None:
         """Have the engine load a checkpoint that it can read at `path`. Raises `EngineError`."""
@@ -45,7 +47,7 @@ class RemoteEngine:
 
     async def info(self) -> EngineInfo:
         """Current state. Raises `EngineError`."""
-        return EngineInfo(**await self._call({"op": "info"}))
+        return engine_info(await self._call({"op": "info"}))
 
     async def close(self) -> None:
         """Close the connection; waiting calls fail. Idempotent. The server goes on."""

@@ -7,13 +7,15 @@ Invariants:
     - What `generate` returns was sampled to exactly the given prompt: ids are compared, numbers looked at. What fails
       a check is an error, never a Generation.
     - A response that an update cut off is continued from its sampled ids on the new weights; its version is then the
-      span of both, and every log-probability that of the weights that sampled it.
+      span of both, and every log-probability that of the weights that sampled it. Where the chat route cannot continue
+      it, because the server reads the text of those ids as other ids, the response is begun again on the new weights.
     - Before the first response for training, the server shows which log-probabilities it returns.
     - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
 """
 
 import asyncio
 import dataclasses
+import logging
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +40,7 @@ from dart_agent.engines.vllm.weight_loading import FromFiles, WeightLoading
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.backoff import Pauses
 
+_log = logging.getLogger(__name__)
 GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
@@ -173,10 +176,17 @@ class VLLMEngine:
         rest, left = prompt, sampling
         pauses = Pauses(deadline, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
+            begun = len(rest.token_ids) - len(prompt.token_ids)
             try:
-                answer, made_by = await self._answer(rest, left, deadline - time.monotonic())
+                answer, made_by = await self._answer(rest, left, deadline - time.monotonic(), begun)
             except EngineBusy as busy:
                 await pauses.wait(busy)
+                continue
+            except (wire.OtherPrompt, RequestRefused):
+                if not begun or self._route == GENERATE_ROUTE:
+                    raise
+                _log.info("%s cannot continue a response that was cut off: it is begun again", self._name)
+                parts, versions, rest, left = [], [], prompt, sampling
                 continue
             versions += made_by
             parts.append(answer)
@@ -185,12 +195,14 @@ class VLLMEngine:
                 return parts, (min(versions), max(versions))
             await pauses.wait(EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s"))
 
-    async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:
-        """One checked answer and the versions that made it."""
+    async def _answer(
+        self, prompt: Prompt, sampling: Sampling, timeout_s: float, begun: int
+    ) -> tuple[wire.Answer, list[int]]:
+        """One checked answer and the versions that made it; the prompt's last `begun` ids were sampled before."""
         if sampling.training:
             await self._probe(timeout_s)
         floor = self._version
-        answer = wire.read_answer(await self._post(prompt, sampling, timeout_s))
+        answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, begun=begun))
         wire.check_answer(answer, prompt, sampling, model=self._model)
         if answer.versions:
             versions = [wire.version_number(label, self._first_version) for label in answer.versions]
@@ -215,7 +227,12 @@ class VLLMEngine:
             self._probed = True
 
     async def _post(
-        self, prompt: Prompt, sampling: Sampling, timeout_s: float, more: dict[str, Any] | None = None
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        timeout_s: float,
+        more: dict[str, Any] | None = None,
+        begun: int = 0,
     ) -> object:
         """Send a request over the route that the server offers."""
         salt = f"v{self._version}"  # keys and values of other versions are not reused
@@ -229,7 +246,9 @@ class VLLMEngine:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
         urls = [image.url for image in await ENCODER.encode(prompt.images)]
-        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=self._model, cache_salt=salt) | (more or {})
+        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=self._model, cache_salt=salt, begun=begun) | (
+            more or {}
+        )
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
 
     async def _post_images(self, body: dict[str, Any], prompt: Prompt, timeout_s: float) -> object:

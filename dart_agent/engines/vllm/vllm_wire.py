@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dart_agent.engines.base import engine_replies as replies
 from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.image_encoding import EncodedImage
@@ -36,6 +37,10 @@ UNBIASED = {
     "frequency_penalty": 0.0,
 }
 FIRST_VERSION = "default"  # what a server calls its weights before it is told a version
+
+
+class OtherPrompt(EngineMismatch):
+    """The server sampled a response to another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +92,24 @@ def with_images(body: dict[str, Any], images: Sequence[EncodedImage]) -> bytes:
 
 
 def chat_body(
-    prompt: Prompt, sampling: Sampling, tokens: ModelTokens, urls: Sequence[str], *, model: str, cache_salt: str
+    prompt: Prompt,
+    sampling: Sampling,
+    tokens: ModelTokens,
+    urls: Sequence[str],
+    *,
+    model: str,
+    cache_salt: str,
+    begun: int = 0,
 ) -> dict[str, Any]:
-    """The body of `POST /v1/chat/completions`. Raises `RequestRefused` for a prompt that is no chat."""
+    """The body of `POST /v1/chat/completions`; the prompt ends in `begun` ids of a response that goes on.
+
+    Raises:
+        RequestRefused: the prompt is no chat.
+    """
     return {
         "model": model,
-        "messages": chat_messages(prompt, tokens, urls),
+        "messages": chat_messages(prompt, tokens, urls, begun=begun),
+        **({"add_generation_prompt": False, "continue_final_message": True} if begun else {}),
         **_sampling(sampling),
         "logprobs": True,
         "top_logprobs": 0,
@@ -116,33 +133,39 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def read_answer(data: Any) -> Answer:
-    """The answer in a response of either route. Raises `EngineMismatch`: it lacks what training needs."""
+    """The answer in a response of either route, its values checked by type and range.
+
+    Raises:
+        BadResponse: it lacks what training needs, or a value is none.
+    """
     try:
         [choice] = data["choices"]
+        reason = replies.finish_reason(choice.get("finish_reason"), ("stop", "length", "abort"))
         # The chat route has put the prompt's ids beside the choices, and has had them within.
         prompt_ids = data.get("prompt_token_ids") or choice.get("prompt_token_ids")
         response_ids, content = choice["token_ids"], (choice.get("logprobs") or {}).get("content") or []
+        if reason == "abort" and not response_ids:  # cut off before it began: there is nothing to read
+            return Answer((), (), (), reason, model=str(data.get("model") or ""))
         if prompt_ids is None or response_ids is None:
             raise KeyError("prompt_token_ids" if prompt_ids is None else "token_ids")
         spans = choice.get("weight_versions") or data.get("weight_versions") or []
+        ids = replies.token_ids(response_ids)
         return Answer(
-            prompt_ids=tuple(prompt_ids),
-            response_ids=tuple(response_ids),
-            logprobs=tuple(_number(entry["logprob"]) for entry in content),
-            finish_reason=str(choice.get("finish_reason")),
+            prompt_ids=replies.token_ids(prompt_ids, what="prompt token"),
+            response_ids=ids,
+            # JSON has no NaN: servers write null instead
+            logprobs=replies.logprobs(
+                [math.nan if (p := entry["logprob"]) is None else p for entry in content], len(ids)
+            ),
+            finish_reason=reason,
             versions=tuple(str(span["version"]) for span in spans),
             model=str(data.get("model") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EngineMismatch(
+        raise BadResponse(
             f"the server's answer cannot be read ({type(error).__name__}: {error}); it must return token ids and "
             "log-probabilities: vLLM 0.32 or newer does (return_token_ids)"
         ) from None
-
-
-def _number(value: Any) -> float:
-    """JSON has no NaN: servers write null instead."""
-    return math.nan if value is None else float(value)
 
 
 def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: str) -> None:
@@ -151,29 +174,16 @@ def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: s
         raise EngineMismatch(
             f"the server answered as model {answer.model!r}, asked was {model!r}: is this the right address?"
         )
+    if not answer.response_ids and answer.finish_reason == "abort":
+        return
     if answer.prompt_ids != prompt.token_ids:
-        raise EngineMismatch(_difference(answer.prompt_ids, prompt.token_ids))
-    if answer.finish_reason not in ("stop", "length", "abort"):
-        raise EngineMismatch(f"the server ended the response for the reason {answer.finish_reason!r}")
-    if len(answer.logprobs) != len(answer.response_ids):
-        raise EngineMismatch(
-            f"the server returned {len(answer.response_ids)} tokens and {len(answer.logprobs)} log-probabilities"
-        )
-    if not answer.response_ids and answer.finish_reason != "abort":
-        raise EngineMismatch("the server returned an empty response without having been aborted")
-    for index, logprob in enumerate(answer.logprobs):
-        if not math.isfinite(logprob) or logprob > 1e-3:
-            raise EngineMismatch(
-                f"the log-probability of token {index} is {logprob}: the weights or the server's numeric type are "
-                "broken (try --dtype bfloat16 or float32, and look at the checkpoint for NaN)"
-            )
-    suppressed = set(sampling.suppressed_ids)
-    forbidden = next((token for token in answer.response_ids if token in suppressed), None)
-    if forbidden is not None:
-        raise BadResponse(
-            f"the server sampled token {forbidden}, which was forbidden: it ignores logit_bias, so its "
-            "log-probabilities are not the trainer's either"
-        )
+        raise OtherPrompt(_difference(answer.prompt_ids, prompt.token_ids))
+    if not answer.response_ids:
+        raise BadResponse("the server returned an empty response without having been aborted")
+    if len(answer.response_ids) > sampling.max_tokens:
+        raise BadResponse(f"the server returned {len(answer.response_ids)} tokens, asked for {sampling.max_tokens}")
+    replies.token_ids(answer.response_ids, below=sampling.ids_below)
+    replies.check_suppressed(answer.response_ids, sampling)
 
 
 def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
@@ -207,7 +217,7 @@ def version_number(label: str, first: int) -> int:
     """The version of a label: "7" and "v7" are 7, a server's own is `first`. Raises `EngineMismatch`: it names none."""
     if label == FIRST_VERSION:
         return first
-    match = re.fullmatch(r"v?(\d+)", label)
+    match = re.fullmatch(r"v?([0-9]{1,18})", label)
     if match is None:
         raise EngineMismatch(f"the server calls its weights {label!r}, which is no version: somebody else updates it")
     return int(match[1])

@@ -26,7 +26,7 @@ from dart_train.data.groups import lease_rows, partial_groups, trajectory_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.manager.run_insight import Insight
-from dart_train.data.store.schema import NAME_LENGTH
+from dart_train.data.manager.trajectory_check import check_images, checked_trajectory
 
 
 class Kept(NamedTuple):
@@ -73,7 +73,7 @@ class Recording(Insight):
         self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8] | bytes], expected: int | None = None
     ) -> Kept:
         """Store a trajectory's files, the first half of `record`; several threads may do so at once."""
-        self._check(trajectory, images)
+        trajectory = self._checked(trajectory, images)
         digest = trajectory_rows.digest(pack_trajectory(trajectory))
         self.files.write_images(images)
         known = None
@@ -183,22 +183,12 @@ class Recording(Insight):
         attempts = self.config.min_rollouts if self.config.dynamic_rollouts else self.config.group_size
         return self.read(statistics.cut_off_steps, capped, attempts)
 
-    def _check(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8] | bytes]) -> None:
-        name, by_policy = trajectory.trajectory_id, trajectory.source == trajectory_rows.POLICY_SOURCE
+    def _checked(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8] | bytes]) -> Trajectory:
         if trajectory.run_id != self.run_id:
-            raise InvalidTrajectoryError(f"trajectory {name} is of run {trajectory.run_id!r}, not {self.run_id!r}")
-        if by_policy and not 0 < len(trajectory.group_key) <= NAME_LENGTH:
             raise InvalidTrajectoryError(
-                f"trajectory {name} has a group_key of {len(trajectory.group_key)} characters: use 1 to {NAME_LENGTH}"
+                f"trajectory {trajectory.trajectory_id} is of run {trajectory.run_id!r}, not {self.run_id!r}"
             )
-        for index, step in enumerate(trajectory.steps):
-            if by_policy and len(step.logprobs) != len(step.response_ids):
-                raise InvalidTrajectoryError(
-                    f"step {index} of trajectory {name} has {len(step.response_ids)} sampled ids but "
-                    f"{len(step.logprobs)} log-probabilities: the engine must return one for each"
-                )
-            for image_id in step.shown_images:
-                if image_id not in images and not self.files.has_image(image_id):
-                    raise InvalidTrajectoryError(
-                        f"step {index} of trajectory {name} shows image {image_id}, which is neither given nor stored"
-                    )
+        trajectory = checked_trajectory(trajectory)
+        stored = {name for name in trajectory.shown_images if name not in images and self.files.has_image(name)}
+        check_images(trajectory, {*images, *stored})
+        return trajectory

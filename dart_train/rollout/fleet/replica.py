@@ -124,6 +124,7 @@ class Replica:
         tainted: an update failed, so that it may hold a mixture: it serves nothing before it was started or updated.
         in_flight: number of requests that it has from here.
         errors: number of requests that have failed since its last answer.
+        bad_responses: number of its responses that no response can be, in all.
         failures: times that it went out of service since it last served well.
         busy_share: share of the last seconds in which it computed, from 0 to 1.
         alarm: set when it goes out of service.
@@ -141,6 +142,7 @@ class Replica:
     in_flight: int = 0
     requests: int = 0
     errors: int = 0
+    bad_responses: int = 0
     failures: int = 0
     restarts: int = 0
     busy_share: float = 0.0

@@ -27,6 +27,7 @@ from dart_agent.engines.base.engine import (
     Sampling,
     UpdateNotBegun,
 )
+from dart_agent.engines.base.engine_replies import checked
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.backoff import backoff
 from dart_train.core.fingerprint import check_fingerprint
@@ -110,10 +111,19 @@ class ReplicaLife:
         replica.in_flight += 1
         try:
             async with asyncio.timeout(limit):
-                generation = await replica.engine.generate(prompt, sampling)
+                generation = checked(await replica.engine.generate(prompt, sampling), sampling)
+        except BadResponse as error:
+            self._count_bad(error)
+            raise
+        except EngineError:
+            raise
         except TimeoutError:
             self.take_out(f"no response within {limit:.0f} s", "late")
             raise EngineError(f"{replica.name} took too long") from None
+        except Exception as error:  # of a client, ours or a plug-in's: what a server sends must not end the service
+            bad = BadResponse(f"{replica.name}: its client failed with {type(error).__name__}: {error}")
+            self._count_bad(bad)
+            raise bad from error
         finally:
             replica.in_flight -= 1
             self._fleet.changed.wake()
@@ -127,6 +137,12 @@ class ReplicaLife:
         replica.requests += 1
         replica.errors = replica.failures = 0
         return generation
+
+    def _count_bad(self, error: BadResponse) -> None:
+        self.replica.bad_responses += 1
+        _log.warning(
+            "engine %s gave a bad response, the %d. one: %s", self.replica.name, self.replica.bad_responses, error
+        )
 
     async def update(self, weights: Weights) -> None:
         """Load weights and verify that the replica serves them.
@@ -214,7 +230,7 @@ class ReplicaLife:
                 return False
             try:
                 await self.ask(*control)
-            except (EngineBusy, BadResponse):
+            except EngineBusy:
                 return False
             except EngineError as second:
                 self.take_out(f"{error}; then to another request {second}")

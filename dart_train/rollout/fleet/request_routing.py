@@ -5,7 +5,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from dart_agent.engines.base.engine import BadResponse, EngineBusy, EngineError, EngineTimeout, RequestRefused
+from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineTimeout, RequestRefused
 from dart_train.rollout.fleet.replica import ReplicaState
 
 STICKY_SLACK = 2
@@ -30,19 +30,19 @@ class Verdict(StrEnum):
     """What a failed request says."""
 
     FINAL = "final"
-    """The request itself is wrong, or the model's answer: nobody would serve it otherwise."""
+    """The request itself is wrong: nobody would serve it otherwise."""
     BUSY = "busy"
     """The replica has too much to do: somebody else now, or the same later."""
     LATE = "late"
     """The replica stands still."""
     SUSPECT = "suspect"
-    """The replica or the request is wrong: it is to be found out which."""
+    """The replica or the request is wrong: it is to be found out which. A bad response says that, too."""
 
 
 def judge(error: EngineError) -> Verdict:
     """What an error of a request says."""
     match error:
-        case RequestRefused() | BadResponse():
+        case RequestRefused():
             return Verdict.FINAL
         case EngineBusy():
             return Verdict.BUSY

@@ -161,12 +161,22 @@ class Collator:
         if not sample.response_ids or not sample.prompt_ids:
             text = "a sample needs a prompt and a response of at least one token: leave empty steps out"
             return Problem("empty_response", text)
+        highest = self._tokens.highest_id
+        pointing = sample.prompt_ids[-1] == self._actor  # its response is the number of a patch
+        ids = (*sample.prompt_ids, *(() if pointing else sample.response_ids))
+        if not 0 <= min(ids) <= max(ids) <= highest:
+            foreign = next(one for one in ids if not 0 <= one <= highest)
+            return Problem(
+                "unknown_token",
+                f"a sample holds the id {foreign}, and the tokenizer ends at {highest}: it was recorded with another "
+                "model, or by an engine that samples from the padding of the model's head",
+            )
         if text := bad_logprobs(sample):
             return Problem("bad_logprobs", text)
-        if sample.prompt_ids[-1] != self._actor and not self._suppressed.isdisjoint(sample.response_ids):
+        if not pointing and not self._suppressed.isdisjoint(sample.response_ids):
             return Problem(
                 "special_token",
-                "a response holds a token that is never sampled (a special token): the rollout engine suppresses "
+                "a response holds a token that is never sampled (special or none): the rollout engine suppresses "
                 "another set than the trainer; serve the same model directory to both",
             )
         if self._max_length is not None and sample.length > self._max_length:

@@ -16,10 +16,10 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dart_agent.engines.base.engine_replies import HIGHEST_LOGPROB, LOWEST_LOGPROB
 from dart_agent.episodes.trajectory import Step
 
 
@@ -82,7 +82,7 @@ def bad_logprobs(sample: Sample) -> str:
         return f"{len(sample.logprobs)} log-probabilities for {len(sample.response_ids)} sampled tokens"
     for logprob in sample.logprobs:
         # Rounding gives a certain token a little more than 0; an engine that returns more is another quantity.
-        if not (math.isfinite(logprob) and logprob <= 1e-3):
+        if not LOWEST_LOGPROB <= logprob <= HIGHEST_LOGPROB:
             return f"a log-probability of {logprob}: the engine returned something else, or failed"
     return ""
 

@@ -90,4 +90,4 @@ class Repeating:
 async def test_an_image_token_never_gets_into_the_history(processing_dir, tokens):
     decision = await decide(Repeating(tokens), processing_dir, steps=2)
     assert decision.terminal is TerminalState.MODEL_ERROR
-    assert "<|image_pad|>" in decision.error and "suppressed_ids" in decision.error
+    assert str(tokens.image_pad_id) in decision.error and "suppressed_ids" in decision.error
