@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+from dart_gym.utils.version import VERSION as __version__  # noqa: F401
+
 _LATER = {"TextActions": "dart_agent.text_actions"}  # imported when first used: most of the package needs no Gymnasium
 
 

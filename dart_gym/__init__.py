@@ -35,6 +35,7 @@ from dart_gym.core.actions import (
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.utils.lazy_names import lazy_names
 from dart_gym.utils.uncounted_wrappers import UncountedWrappers
+from dart_gym.utils.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:
     from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dart_agent.commands import ground_commands, preset_commands, record_commands
+from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Step, Trajectory
@@ -23,25 +24,35 @@ from dart_agent.evaluation.conditions import SizedSessions, protocol_named, soft
 from dart_agent.evaluation.difficulty import write_difficulty
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
-from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
-from dart_agent.evaluation.scores import TaskScore, score_groups, total_score
+from dart_agent.evaluation.score_tables import (
+    ending_lines,
+    group_row,
+    group_table,
+    reason_lines,
+    score_row,
+    score_table,
+)
+from dart_agent.evaluation.scores import LostEpisodes, TaskScore, refuse_lost, score_groups, total_score
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
-from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
 from dart_gym.utils.shown_text import printable
 
 app = typer.Typer(
     name="dart-agent",
+    cls=Program,
     help="Policies: let one play, score one, compare two, look at what they did.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+add_common_options(app, "dart-agent")
 mount_benchmarks(app, "benchmarks.agent.agent_commands")
 console = Console()
 record_commands.mount(app)
@@ -53,6 +64,9 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 MaxSteps = Annotated[int | None, typer.Option(min=1, help="Step limit; the task's own without it.")]
 Pacing = Annotated[
     str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
+]
+Timeout = Annotated[
+    float | None, typer.Option(min=0.1, help="Seconds for one decision of the policy; the engine's own without it.")
 ]
 _policy_options = takes(
     PolicyOptions,
@@ -74,8 +88,9 @@ def run(
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
     pacing: Pacing = None,
+    timeout: Timeout = None,
 ) -> None:
-    """Play one episode and print every step."""
+    """Play one episode and print every step; exit status 1 where it was lost."""
     chosen = task or task_option
     if chosen is None or (task and task_option):
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
@@ -96,6 +111,7 @@ def run(
                     seed=seed,
                     max_steps=max_steps,
                     pacing=pacing,
+                    turn_limit_s=timeout,
                     recorder=_Printed(writer or OutcomeOnly()),
                 )
                 return writer.finish(episode) if writer is not None else episode
@@ -105,6 +121,8 @@ def run(
     shown = f"{episode.terminal} after {episode.num_actions} steps, score {score} {episode.detail}"
     for line in (f"instruction: {episode.instruction}", shown):
         console.print(printable(line), markup=False, highlight=False)
+    if episode.lost_by:
+        raise LostEpisodes(f"the episode was lost by the {episode.lost_by}: {episode.detail or episode.terminal}")
 
 
 @app.command("eval")
@@ -131,8 +149,13 @@ def evaluate_command(
     protocol: Annotated[
         str | None, typer.Option(help='Pacing, step limit and screen of a benchmark\'s runner: "osworld-verified".')
     ] = None,
+    timeout: Timeout = None,
+    max_lost: Annotated[
+        int | None,
+        typer.Option(min=0, help="Exit status 1 where more episodes are lost; without it, where all of them are."),
+    ] = None,
 ) -> None:
-    """Score a policy: pass@1 and pass@k by application, with 95 % intervals."""
+    """Score a policy: pass@1 and pass@k by application, with 95 % intervals; exit status 1 where all was lost."""
     chosen = expand_tasks([*(tasks or []), *(suites or [])])
     if not chosen:
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
@@ -144,6 +167,8 @@ def evaluate_command(
         pacing, max_steps = played_as.pacing, played_as.max_steps
     told = {"pacing": pacing, "protocol": protocol, "software": software(options.engine_url)}
     settings = {**options.settings(), **told}
+
+    reasons: Counter[str] = Counter()
 
     async def play_all() -> list[TaskScore]:
         async with contextlib.AsyncExitStack() as stack:
@@ -162,16 +187,17 @@ def evaluate_command(
                 concurrency=concurrency,
                 max_steps=max_steps,
                 pacing=pacing,
+                turn_limit_s=timeout,
                 directory=directory,
-                on_episode=stack.enter_context(_progress(done, len(chosen) * episodes)),
+                on_episode=_noted(reasons, stack.enter_context(_progress(done, len(chosen) * episodes))),
             )
 
     scores = asyncio.run(play_all())
     groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
     console.print(score_table(scores))
     console.print(group_table(groups))
-    for line in ending_lines(groups[-1].total):
-        console.print(line, markup=False, highlight=False)
+    for line in [*ending_lines(groups[-1].total), *reason_lines(reasons)]:
+        console.print(printable(line), markup=False, highlight=False)
     result = {
         "policy": options.policy,
         "settings": {**settings, "max_steps": max_steps},
@@ -185,6 +211,7 @@ def evaluate_command(
     for path in (output, out and out / "scores.json"):
         if path is not None:
             write_json(path, result)
+    refuse_lost(groups[-1].total, max_lost)
 
 
 @app.command()
@@ -212,6 +239,17 @@ def expand_tasks(names: list[str]) -> list[str]:
             task = registry.get_task(name)
             found.append(name if name.endswith(".json") else task.id)
     return list(dict.fromkeys(found))
+
+
+def _noted(reasons: Counter[str], then: Callable[[Trajectory], None]) -> Callable[[Trajectory], None]:
+    """Count why episodes were lost, and hand them on."""
+
+    def told(episode: Trajectory) -> None:
+        if episode.lost_by:
+            reasons[episode.detail or episode.error or str(episode.terminal)] += 1
+        then(episode)
+
+    return told
 
 
 class _Printed:
@@ -269,11 +307,8 @@ def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractA
 
 
 def main() -> None:
-    """Run the command; a user's error is one line, not a traceback."""
-    try:
-        app()
-    except DartGymError as error:
-        sys.exit(f"dart-agent: {error}")
+    """Run the command; an error is one line, not a traceback."""
+    guarded("dart-agent", app, (EngineError,))
 
 
 if __name__ == "__main__":

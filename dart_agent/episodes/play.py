@@ -2,7 +2,7 @@
 
 Invariants:
     - Nothing that a policy's model or a desktop does wrong raises here: it is the episode's terminal state. What raises
-      is the loss of the cluster's connection, an unknown task, or a mistake in the policy's own code.
+      is the loss of the cluster's connection or an unknown task. A policy that raises ends its episode as MODEL_ERROR.
     - An episode that the environment, its evaluator or an engine lost has no score that counts (`lost_by`).
     - A policy that does not decide within its time ends the episode as MODEL_ERROR; it must let itself be cancelled.
     - `timings` holds seconds by phase. "reset", "step", "evaluate" and "queue" are the server's, "wire" is what lies
@@ -12,17 +12,23 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
 from dart_gym.core.actions import action_to_dict
+from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.utils.waits import waiting_for
 
+_log = logging.getLogger(__name__)
 CLUSTER_EVALUATOR = "cluster"
 """Stands for the evaluator in the result of an episode whose connection was lost."""
 
@@ -196,11 +202,19 @@ async def _decide(policy: Policy, observation: Observation, limit_s: float | Non
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
-            return await policy.act(observation)
+            with waiting_for(f"a decision of {type(policy).__name__}", limit_s):
+                return await policy.act(observation)
     except TimeoutError:
         if not limit.expired():  # the policy's own
             raise
         return Decision(terminal=TerminalState.MODEL_ERROR, error=f"no decision within {limit_s:g} s")
+    except DartGymError:
+        raise
+    except Exception as error:  # of somebody's policy: this episode is lost, and says why, and the others go on
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(policy).__name__} raised {type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+        _log.debug("%s", said, exc_info=error)
+        return Decision(terminal=TerminalState.MODEL_ERROR, error=f"{said}: {error}")
 
 
 async def _carry_out(

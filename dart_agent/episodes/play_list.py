@@ -91,6 +91,7 @@ async def play_list(
     task_steps: Mapping[str, int | None] | None = None,
     policy_seeds: int = 0,
     pacing: str | None = None,
+    turn_limit_s: float | None = None,
     store: EpisodeStore[Any] | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
@@ -105,7 +106,7 @@ async def play_list(
     """
     playing = _Playing(
         sessions, make_policy, store or NotStored(), attempts, max_steps, task_steps or {}, policy_seeds, pacing,
-        on_episode or (lambda episode: None),
+        turn_limit_s, on_episode or (lambda episode: None),
     )  # fmt: skip
     known = playing.store.known()
     playing.outcomes = {key: known[key] for key in episodes if key in known}
@@ -136,6 +137,7 @@ class _Playing:
     task_steps: Mapping[str, int | None]
     policy_seeds: int
     pacing: str | None
+    turn_limit_s: float | None
     on_episode: Callable[[Trajectory], None]
     work: list[EpisodeKey] = field(default_factory=list)
     outcomes: dict[EpisodeKey, Trajectory] = field(default_factory=dict)
@@ -186,6 +188,7 @@ class _Playing:
                     policy_seed=seed + self.policy_seeds,
                     max_steps=self.task_steps.get(task) or self.max_steps,
                     pacing=self.pacing,
+                    turn_limit_s=self.turn_limit_s,
                     recorder=recorder,
                 )
             except Exception as error:

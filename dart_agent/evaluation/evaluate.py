@@ -28,6 +28,7 @@ async def evaluate(
     max_steps: int | None = None,
     pacing: str | None = None,
     attempts: int = ATTEMPTS,
+    turn_limit_s: float | None = None,
     directory: EvaluationDirectory | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[TaskScore]:
@@ -42,6 +43,7 @@ async def evaluate(
         max_steps: most actions of an episode; None for the tasks' own limits.
         pacing: how long desktops wait for their screens, a name of `sessions.reset_request`; None for the default.
         attempts: how often an episode is played that is lost.
+        turn_limit_s: seconds that one decision may take; see `play`.
         directory: records every episode there; those that it has already are counted, not played.
         on_episode: told about each episode that is played, as it ends.
 
@@ -60,6 +62,7 @@ async def evaluate(
         max_steps=max_steps,
         pacing=pacing,
         attempts=attempts,
+        turn_limit_s=turn_limit_s,
         store=directory,
         on_episode=on_episode,
     )

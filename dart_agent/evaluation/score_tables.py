@@ -64,6 +64,13 @@ def ending_lines(total: TaskScore) -> list[str]:
     return lines
 
 
+def reason_lines(reasons: Mapping[str, int], most: int = 3) -> list[str]:
+    """The most frequent reasons for which episodes were lost, one line each."""
+    lines = [f"  {count} x {' '.join(reason.split())}" for reason, count in _by_number(reasons)[:most]]
+    more = len(reasons) - most
+    return [*(["lost because:"] if lines else []), *lines, *([f"  and {more} other reasons"] if more > 0 else [])]
+
+
 def comparison_lines(comparison: Comparison, name_a: str, name_b: str) -> list[str]:
     """A comparison in words."""
     c = comparison

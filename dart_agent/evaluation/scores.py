@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_gym.core.errors import DartGymError
 from dart_gym.utils.rates import wilson_interval
+
+
+class LostEpisodes(DartGymError):
+    """Episodes were lost that a command was to play."""
+
 
 RESAMPLES = 10_000
 
@@ -203,3 +209,15 @@ def _summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for one in counts:
         total.update(one)
     return dict(sorted(total.items()))
+
+
+def refuse_lost(total: TaskScore, max_lost: int | None = None) -> None:
+    """Look how many episodes were lost; without a limit, not all of them may be.
+
+    Raises:
+        LostEpisodes: more than `max_lost` were, or no episode has a score.
+    """
+    if total.lost and not total.episodes:
+        raise LostEpisodes(f"nothing was scored: all {total.lost} episodes were lost")
+    if max_lost is not None and total.lost > max_lost:
+        raise LostEpisodes(f"{total.lost} episodes were lost, more than --max-lost {max_lost}")

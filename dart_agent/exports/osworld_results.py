@@ -7,7 +7,9 @@
 
 As OSWorld's `run.py` and `show_result.py` read them: an example is finished exactly when its `result.txt` holds a
 number. So an episode that was lost gets none, never a 0. OSWorld knows one run per example: further seeds become models
-of their own (`<model>-s1`).
+of their own (`<model>-s1`), and further episodes of one seed, such as the members of a group, too (`<model>-m1`).
+
+Invariant: no result replaces another. A directory that exists is left as it is, and the episode is counted as left out.
 
 Differences: actions are typed actions as JSON objects, not Python source; the reward is 0 until the last line; times
 between the end of the episode and its actions are those that were measured, so names of files are in order.
@@ -31,41 +33,72 @@ OBSERVATION_TYPE = "screenshot"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written below `root`: so many episodes with a `result.txt`, so many lost ones without."""
+    """What lies below `root` afterwards.
+
+    Attributes:
+        episodes: episodes with a `result.txt`.
+        lost: lost episodes, without one.
+        left_out: episodes that were not written, because their directory held something already.
+    """
 
     root: Path
     episodes: int
     lost: int
+    left_out: int = 0
 
 
 def export_results(episodes: Iterable[Path], out: Path) -> str:
     """The exporter "osworld"."""
     exported = export_osworld(episodes, out)
-    return f"{exported.episodes} results" + (f", {exported.lost} lost ones without result.txt" * (exported.lost > 0))
+    said = f"{exported.episodes} results" + (f", {exported.lost} lost ones without result.txt" * (exported.lost > 0))
+    if exported.left_out:
+        said += f"; {exported.left_out} left out, whose directories exist already: choose another directory for them"
+    return said
 
 
 def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
     """Write recorded episodes in OSWorld's layout. Raises `RecordError`: it cannot be, or one is damaged."""
     first: dict[str, int] = {}
-    written = lost = 0
-    found = [(outcome.task_id, outcome.seed, path) for path in directories for outcome in [read_episode(path)]]
-    for _, _, path in sorted(found):
+    made: set[Path] = set()
+    there: list[tuple[Path, bool]] = []
+    left_out = 0
+    found = [
+        (outcome.task_id, outcome.seed, str(path), path)
+        for path in directories
+        for outcome in [read_episode(path, steps=False)]
+    ]
+    for _, _, _, path in sorted(found):
         record = read_episode(path)
         first.setdefault(record.task_id, record.seed)
-        directory = out / ACTION_SPACE / OBSERVATION_TYPE / example_path(record, first[record.task_id])
+        member = 0
+        while (place := example_path(record, first[record.task_id], member)) in made:
+            member += 1
+        made.add(place)
+        directory = out / ACTION_SPACE / OBSERVATION_TYPE / place
+        if directory.exists():
+            left_out += 1
+            continue
         try:
             _write(record, path, directory)
         except OSError as error:
             raise RecordError(f"cannot write {directory} ({error}): check space, owner and rights") from error
-        lost, written = lost + bool(record.lost_by), written + (not record.lost_by)
-    return Exported(out, written, lost)
+        there.append((directory, bool(record.lost_by)))
+    written = sum((directory / "result.txt").is_file() for directory, _ in there)
+    lost = sum(lost and directory.is_dir() for directory, lost in there)
+    return Exported(out, written, lost, left_out)
 
 
-def example_path(record: Trajectory, first_seed: int) -> Path:
-    """`<model>/<domain>/<example id>` of an episode; what a record says leads nowhere else. Pure."""
-    model = _name(record.policy or "policy")
+def example_path(record: Trajectory, first_seed: int, member: int = 0) -> Path:
+    """`<model>/<domain>/<example id>` of an episode; what a record says leads nowhere else. Pure.
+
+    Args:
+        record: the episode.
+        first_seed: lowest seed of its task.
+        member: number of the episode among those that would have the same path.
+    """
     extra = record.seed - first_seed
-    return Path(model + (f"-s{extra}" if extra else ""), _name(record.app or "none"), _name(Path(record.task_id).stem))
+    model = _name(record.policy or "policy") + (f"-s{extra}" if extra else "") + (f"-m{member}" if member else "")
+    return Path(model, _name(record.app or "none"), _name(Path(record.task_id).stem))
 
 
 def _name(text: str) -> str:
@@ -105,9 +138,15 @@ def _timestamps(record: Trajectory) -> list[str]:
 
 
 def _write(record: Trajectory, source: Path, directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    partial = directory.with_name(directory.name + ".partial")  # a killed export leaves no half of a result
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    _fill(record, source, partial)
+    partial.rename(directory)
+
+
+def _fill(record: Trajectory, source: Path, directory: Path) -> None:
     lines = trajectory_lines(record)
     shots = [step.screenshot for step in record.steps]
     if shots:

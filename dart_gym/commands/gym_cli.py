@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 from dart_gym.cluster.server.cluster_server import ClusterServer
 from dart_gym.cluster.server.orphans import clean_up
@@ -21,29 +20,26 @@ from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
+from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
-from dart_gym.core.errors import ConfigurationError, DartGymError, MissingDependencyError
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.providers.provider import Provider, opened
 from dart_gym.providers.provider_registry import docker_here, make_provider
 from dart_gym.tasks.catalog.registry import SUITES
 from dart_gym.utils.loop_watchdog import watched
-from dart_gym.utils.processes import exit_status, follow_parent
+from dart_gym.utils.processes import follow_parent
 
 log = logging.getLogger("dart_gym")
 
 
-class _Group(typer.core.TyperGroup):
-    """Shows a user's error as one line instead of a traceback."""
+class _Group(Program):
+    """Shows an error as one line instead of a traceback."""
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except DartGymError as error:
-            print(f"dart-gym: {error}", file=sys.stderr)
-            raise SystemExit(exit_status(hopeless=error.hopeless)) from error
+    def main(self, *args: Any, **extra: Any) -> Any:
+        guarded("dart-gym", lambda: super(_Group, self).main(*args, **extra))
 
 
 app = typer.Typer(
@@ -54,6 +50,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+add_common_options(app, "dart-gym")
 app.add_typer(tasks_app, name="tasks")
 app.command()(certify)
 mount_benchmarks(app, "benchmarks.gym.gym_commands")

@@ -4,6 +4,8 @@ import asyncio
 import math
 import time
 
+from dart_gym.utils.waits import retrying
+
 
 def backoff(failures: int, first_s: float, longest_s: float = math.inf) -> float:
     """Seconds to wait after a failure: `first_s`, twice that, four times that, ... up to `longest_s`. Pure."""
@@ -28,4 +30,5 @@ class Pauses:
         pause = self.next()
         if pause is None:
             raise otherwise
+        retrying(otherwise, pause)
         await asyncio.sleep(pause)

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-@on_run()
+@on_run(reads=True)
 def status(
     context: ModuleContext,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
@@ -164,7 +164,7 @@ def _pool(now: Status) -> Table:
     return table
 
 
-@on_run()
+@on_run(reads=True)
 def gc(
     context: ModuleContext,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
@@ -197,7 +197,7 @@ def show_collection(result: Collection, console: Console, *, dry_run: bool = Fal
         console.print(Text(problem, "yellow"))
 
 
-@on_run()
+@on_run(reads=True)
 def check(
     context: ModuleContext,
     quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
@@ -232,7 +232,7 @@ def show_findings(report: CheckReport, console: Console) -> None:
     console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
 
 
-@on_run()
+@on_run(reads=True)
 def pool(
     context: ModuleContext,
     source: Annotated[

@@ -84,7 +84,7 @@ def init(
 
 
 @app.command("export")
-@on_run()
+@on_run(reads=True)
 def export_(context: ModuleContext, file: FileArgument) -> None:
     """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
     from dart_train.data.maintenance.transfer import export_run

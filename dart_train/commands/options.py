@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from dart_train.config.run_config import RunConfig, load_config
-from dart_train.run.run_directory import explained_file_errors
+from dart_train.run.run_directory import RunDirectory, RunDirectoryError, explained_file_errors
 
 if TYPE_CHECKING:
     from dart_train.modules.module_context import ModuleContext
@@ -50,8 +50,13 @@ def module_context(
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     url: Url = None,
+    reads: bool = False,
 ) -> Iterator[ModuleContext]:
-    """What a module needs; what the file system does to it meanwhile is explained."""
+    """What a module needs; what the file system does to it meanwhile is explained.
+
+    A configuration that lies in the directory of a run is of that run, wherever the command is called; with `reads`
+    nothing is created.
+    """
     from dart_train.launch.pipeline import open_run
     from dart_train.modules.module_context import ModuleContext
 
@@ -59,21 +64,53 @@ def module_context(
     for chatty in ("httpx", "botocore", "aiobotocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     loaded = load(config, overrides, name)
-    with explained_file_errors(runs_dir / loaded.name):
-        run = open_run(loaded, runs_dir)
+    root, own = run_root(config, loaded, runs_dir, named=name is not None)
+    with explained_file_errors(root):
+        if reads:
+            run = existing_run(root, loaded)
+        elif own and not overrides:
+            run = RunDirectory(root)
+        else:
+            run = open_run(loaded, root.parent)
         if url is not None:
             loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
         yield ModuleContext(loaded, run)
 
 
-def on_run(*, url: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's."""
+def run_root(config: Path, loaded: RunConfig, runs_dir: Path, *, named: bool = False) -> tuple[Path, bool]:
+    """Return the directory of a configuration's run, and whether the configuration is the one that lies in it."""
+    home = RunDirectory(config.resolve().parent)
+    own = config.resolve() == home.config and (home.data.is_dir() or (home.root / "state.json").is_file())
+    if own and not named and runs_dir == DEFAULT_RUNS_DIR:
+        return home.root, True
+    return runs_dir / loaded.name, False
+
+
+def existing_run(root: Path, config: RunConfig) -> RunDirectory:
+    """Return a run that is there, for a command that reads. Raises `RunDirectoryError`; creates nothing."""
+    run = RunDirectory(root)
+    own_database = config.data.database_url() is None
+    what = "run" if not run.config.is_file() else "data" if own_database and not run.database.is_file() else ""
+    if what:
+        raise RunDirectoryError(
+            f"there is no {what} at {root.absolute()}: name the configuration in the run's directory, or the directory "
+            f"that the runs are in with --runs-dir; `dart-train run` begins a run"
+        )
+    return run
+
+
+def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's.
+
+    A command that only `reads` creates no run.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         shared, own = _parameters(module_context)[: 5 if url else 4], _parameters(command)[1:]
 
         def wrapper(**given: Any) -> None:
-            with module_context(**{option.name: given.pop(option.name) for option in shared}) as context:
+            options = {option.name: given.pop(option.name) for option in shared}
+            with module_context(**options, reads=reads) as context:
                 command(context, **given)
 
         wrapper.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]

@@ -1,224 +1,42 @@
-"""`dart-train`: the decoupled trainer, all modules at once or one at a time."""
+"""`dart-train`: the command's entry, which can say what is missing where the trainer's packages are not installed."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from dart_agent.engines.base.engine import EngineError
-from dart_gym.commands.bench_mount import mount_benchmarks
-from dart_gym.core.errors import DartGymError
-from dart_gym.utils.processes import exit_status
-from dart_train.commands.ablate_command import ablate
-from dart_train.commands.data_commands import app as data_app
-from dart_train.commands.engine_commands import app as engines_app
-from dart_train.commands.gpu_check_command import check_gpu
-from dart_train.commands.options import (
-    DEFAULT_RUNS_DIR,
-    ConfigPath,
-    EngineGPUs,
-    GPUMemory,
-    Name,
-    Overrides,
-    Ray,
-    RunsDir,
-    load,
-    on_run,
-)
-from dart_train.commands.parity_command import parity
-from dart_train.commands.plan_command import plan
-from dart_train.commands.watch_commands import app as watch_app
-from dart_train.config.run_config import dump_config
+from dart_gym.commands.program import guarded
 from dart_train.core.train_errors import DartTrainError, Interrupted
-from dart_train.run.run_directory import explained_file_errors
-
-if TYPE_CHECKING:
-    from dart_train.modules.module_context import ModuleContext
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-app.add_typer(data_app, name="data")
-app.add_typer(watch_app)
-app.add_typer(engines_app, name="engines")
-app.command()(parity)
-app.command()(plan)
-app.command("check-gpu")(check_gpu)
-app.command()(ablate)
-mount_benchmarks(app, "benchmarks.train.train_commands")
 
 INTERRUPTED = 130
 
 
-@app.command()
-def run(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved configuration and end")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
-    start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,
-    ray: Ray = None,
-) -> None:
-    """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
-    from dart_train.launch import pipeline
-    from dart_train.plan.plan_machine import refuse_what_cannot_fit
+def __getattr__(name: str) -> Any:
+    """The application, which needs SQLAlchemy and torch, is imported when it is first used."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dart_train.commands.train_program import app
 
-    loaded = load(config, overrides, name)
-    if dry_run:
-        sys.stdout.write(dump_config(loaded))
-        placement = pipeline.place_here(loaded)
-        pipeline.check(loaded, placement.demand.ranks)
-        Console(stderr=True, soft_wrap=True).print(placement.sentence, highlight=False)
-        return
-    pipeline.check_plugins(loaded)
-    if ray is None:
-        refuse_what_cannot_fit(loaded)
-    with explained_file_errors(runs_dir / loaded.name):
-        only = pipeline.START if start_only else None
-        finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray)
-    if not start_only:
-        pipeline.say_result(finished, Console())
-
-
-@app.command()
-def controls(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
-) -> None:
-    """Repeat a finished run with shuffled rewards, which must not learn, and add that to its report."""
-    from dart_train.launch import controls as command
-    from dart_train.launch import pipeline
-
-    loaded = load(config, overrides, name)
-    pipeline.check_plugins(loaded)
-    with explained_file_errors(runs_dir / loaded.name):
-        pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
-
-
-@app.command()
-@on_run()
-def prepare(context: ModuleContext) -> None:
-    """Place the model that the run starts from and publish it as version 0."""
-    from dart_train.modules import prepare as command
-
-    command.main(context)
-
-
-@app.command()
-@on_run(url=True)
-def demonstrate(context: ModuleContext) -> None:
-    """Record demonstrations by the scripted oracles."""
-    from dart_train.modules import demonstrate as command
-
-    command.main(context)
-
-
-@app.command()
-@on_run()
-def warmup(
-    context: ModuleContext,
-    continue_to: Annotated[Path | None, typer.Option(help="go on from the warm start and save here instead")] = None,
-    seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
-) -> None:
-    """Train on the demonstrations and publish version 1."""
-    from dart_train.modules import warmup as command
-
-    command.main(context, continue_to=continue_to, seconds=seconds)
-
-
-@app.command()
-@on_run(url=True)
-def evaluate(
-    context: ModuleContext,
-    label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL/scores.json")],
-    version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
-    model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
-    trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
-    temperature: Annotated[float | None, typer.Option(help="0 for greedy")] = None,
-    engine_gpus: EngineGPUs = None,
-    gpu_memory: GPUMemory = None,
-) -> None:
-    """Play held-out seeds with fixed weights."""
-    from dart_train.modules import evaluate_version as command
-    from dart_train.rollout.settings.rollout_config import EnginePlaces
-
-    chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
-    chosen["places"] = EnginePlaces.parse(engine_gpus or (), gpu_memory)
-    command.main(context, label=label, trained_only=trained_only, **chosen)
-
-
-@app.command("constant-click")
-@on_run(url=True)
-def constant_click(context: ModuleContext) -> None:
-    """Measure the best constant click of every trained task."""
-    from dart_train.modules import constant_click as command
-
-    command.main(context)
-
-
-@app.command()
-@on_run(url=True)
-def rollout(
-    context: ModuleContext,
-    plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
-    engine_gpus: EngineGPUs = None,
-    gpu_memory: GPUMemory = None,
-) -> None:
-    """Play rollouts with engine replicas until the budget is spent."""
-    from dart_train.modules import rollout as command
-    from dart_train.rollout.settings.rollout_config import EnginePlaces
-
-    command.main(context, plain=plain, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
-
-
-@app.command()
-@on_run()
-def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
-    """Train on leased groups and publish versions; by torchrun, in as many processes as it starts."""
-    from dart_train.modules import learn as command
-
-    command.main(context, gpu_memory=gpu_memory)
-
-
-@app.command()
-@on_run(url=True)
-def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
-    """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
-    from dart_train.modules import monitor as command
-    from dart_train.rollout.settings.rollout_config import EnginePlaces
-
-    command.main(context, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
-
-
-@app.command()
-@on_run()
-def report(context: ModuleContext) -> None:
-    """Write report.html and report.json of a run, also while it goes on."""
-    from dart_train.modules import write_report as command
-
-    command.main(context)
+    return app
 
 
 def main() -> None:
     """Entry point: errors that a person must act on become one message, not a traceback."""
-    try:
-        app()
-    except Interrupted as error:
-        Console(stderr=True).print(Text(str(error), "yellow"))
-        sys.exit(INTERRUPTED)
-    except (DartTrainError, DartGymError, EngineError) as error:
-        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "red"), f" {error}"))
-        sys.exit(exit_status(hopeless=getattr(error, "hopeless", False)))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+
+    def call() -> None:
+        from dart_train.commands.train_program import app
+
+        try:
+            app()
+        except Interrupted as error:
+            Console(stderr=True).print(Text(str(error), "yellow"))
+            sys.exit(INTERRUPTED)
+
+    guarded("dart-train", call, (DartTrainError, EngineError), prefix="error")
 
 
 if __name__ == "__main__":

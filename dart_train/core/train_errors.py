@@ -22,6 +22,12 @@ class DatabaseGoneError(DataError):
     """The database cannot be reached, or its file was deleted while in use."""
 
 
+class DatabaseRefusedError(DataError):
+    """The database answers and does not let this user in: a wrong name, password or right. Not tried again."""
+
+    hopeless = True
+
+
 class DatabaseBusyError(DataError):
     """Other processes held the database's lock for longer than the busy timeout."""
 

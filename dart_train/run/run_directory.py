@@ -69,9 +69,14 @@ class RunDirectory:
         return self.root / "data"
 
     @property
+    def database(self) -> Path:
+        """File of the run's own data base."""
+        return self.data / "dart.sqlite"
+
+    @property
     def database_url(self) -> str:
         """SQLAlchemy URL of the run's own data base."""
-        return f"sqlite:///{(self.data / 'dart.sqlite').resolve()}"
+        return f"sqlite:///{self.database.resolve()}"
 
     @property
     def checkpoints(self) -> Path:

@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
+from dart_gym.utils.waits import waiting_for
 
 JSON = {"Content-Type": "application/json"}
 LARGE = 1 << 20
@@ -74,7 +75,8 @@ class HTTPServer:
         if json is not None:
             content = orjson.dumps(json)
         try:
-            answer = await self._send(method, path, content, params, timeout_s)
+            with waiting_for(f"an answer of {self.url}{path}", timeout_s):
+                answer = await self._send(method, path, content, params, timeout_s)
         except TimeoutError as error:
             raise EngineTimeout(
                 f"{self.url}{path} did not answer within {timeout_s:.1f} s ({type(error).__name__}): is it overloaded, "

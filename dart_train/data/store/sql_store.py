@@ -21,12 +21,14 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from dart_gym.core.errors import MissingDependencyError
 from dart_gym.utils.backoff import Pauses
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import (
     CorruptDataError,
     DatabaseBusyError,
     DatabaseGoneError,
+    DatabaseRefusedError,
     DataError,
     DiskFullError,
     DuplicateTrajectoryError,
@@ -45,6 +47,8 @@ RACE_ATTEMPTS = 5
 MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
 # Refused or broken connections, and what a server says that is shutting down.
 MYSQL_AWAY = (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
+# Wrong name or password, no right to this database or table: trying again does not help.
+MYSQL_REFUSED = (1044, 1045, 1142, 1143, 1227, 1698)
 CONNECT_TIMEOUT_S = 10
 # What asks a server that is silent: one whose machine is gone is missed in half a minute, and not in hours.
 PROBES = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 30_000}
@@ -149,6 +153,13 @@ class Store:
             ) from error
 
     def _mysql_engine(self, url: sa.URL, isolation: Any) -> sa.Engine:
+        try:
+            url.get_dialect().import_dbapi()
+        except (ImportError, exc.NoSuchModuleError) as error:
+            raise MissingDependencyError(
+                f"no driver for {url.drivername}:// ({error}); next step: write mysql+pymysql:// in the database's "
+                "address, and pip install 'dart-gui[train]'"
+            ) from error
         engine = sa.create_engine(
             url,
             # Two round trips less per transaction: `_run` ends each one itself, and begins it again where the server
@@ -315,7 +326,12 @@ class Store:
                 "that differ in more"
             )
         gone = "unable to open" in text or "disk I/O error" in text
-        if gone or code in (1044, 1045, 1049, *MYSQL_AWAY) or error.connection_invalidated:
+        if code in MYSQL_REFUSED:
+            return DatabaseRefusedError(
+                f"{self.where} does not let this user in ({text}): check the name, the password and the rights in the "
+                "database's address"
+            )
+        if gone or code in (1049, *MYSQL_AWAY) or error.connection_invalidated:
             return DatabaseGoneError(f"{self.where} cannot be reached ({text}): check that it exists and is running")
         return DataError(f"{self.where}: {text}")
 

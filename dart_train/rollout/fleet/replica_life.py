@@ -131,9 +131,9 @@ class ReplicaLife:
             await self._adopt() and replica.explains(asked_at, *generation.version)
         ):
             oldest, newest = generation.version
-            error = EngineMismatch(f"it answered with version {oldest} to {newest}, and serves {replica.version}")
-            self._wrong(str(error), error)
-            raise EngineMismatch(f"{replica.name}: {error}")
+            wrong = EngineMismatch(f"it answered with version {oldest} to {newest}, and serves {replica.version}")
+            self._wrong(str(wrong), wrong)
+            raise EngineMismatch(f"{replica.name}: {wrong}")
         replica.requests += 1
         replica.errors = replica.failures = 0
         return generation

@@ -1,0 +1,93 @@
+"""What this process waits for, so that a command line can say it. Libraries register waits; nothing is printed here.
+
+    with waiting_for("an answer of http://host/v1", limit_s=180.0):
+        ...
+
+Invariant: a wait costs a dictionary entry; without a reader nothing else happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+SAID_AFTER_S = 10.0
+LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class Wait:
+    """One wait.
+
+    Attributes:
+        said_at: seconds of waiting after which it is said next; doubled each time.
+    """
+
+    what: str
+    limit_s: float | None
+    since: float = field(default_factory=time.monotonic)
+    said_at: float = SAID_AFTER_S
+
+
+_waits: dict[int, Wait] = {}
+_numbers = itertools.count()
+_listeners: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def waiting_for(what: str, limit_s: float | None = None) -> Iterator[None]:
+    """Register a wait for as long as the context is open."""
+    number = next(_numbers)
+    _waits[number] = Wait(what, limit_s)
+    try:
+        yield
+    finally:
+        del _waits[number]
+
+
+def retrying(why: object, pause_s: float) -> None:
+    """Tell the listeners that something is tried again after a pause."""
+    for listener in _listeners:
+        listener(f"{why}; trying again in {pause_s:.1f} s")
+
+
+def due(waits: list[Wait], now: float) -> list[str]:
+    """Return a line for the longest of the waits for each thing that is due, and set when it is due next."""
+    lines: dict[str, str] = {}
+    for wait in sorted(waits, key=lambda one: one.since):
+        waited = now - wait.since
+        if waited < wait.said_at:
+            continue
+        wait.said_at = 2 * max(wait.said_at, waited)
+        limit = f", at most {wait.limit_s:.0f} s" if wait.limit_s else ""
+        lines.setdefault(wait.what, f"waiting for {wait.what} for {waited:.0f} s now{limit}")
+    return list(lines.values())
+
+
+@contextlib.contextmanager
+def said(say: Callable[[str], None], rest_s: float = SAID_AFTER_S) -> Iterator[None]:
+    """Have long waits said while the context is open, and each kind of retry at most once in `rest_s` seconds."""
+    end, told = threading.Event(), dict[str, float]()
+
+    def retried(line: str) -> None:
+        kind, now = line.partition(";")[0][:60], time.monotonic()
+        if now - told.get(kind, -rest_s) >= rest_s:
+            told[kind] = now
+            say(line)
+
+    def watch() -> None:
+        while not end.wait(LOOK_S):
+            for line in due(list(_waits.values()), time.monotonic()):
+                say(line)
+
+    _listeners.append(retried)
+    threading.Thread(target=watch, name="waits", daemon=True).start()
+    try:
+        yield
+    finally:
+        end.set()
+        _listeners.remove(retried)
