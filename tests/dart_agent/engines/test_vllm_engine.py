@@ -356,6 +356,35 @@ async def test_an_aborted_response_is_continued(stub, engine, tokens, vision, sa
     assert (len(cut.response_ids), cut.finish_reason) == (24, "length")
 
 
+async def test_an_aborted_response_is_continued_over_chat(stub, engine, tokens, vision, sampling):
+    """The server gets what was written as the beginning of its message; no pixels are blamed, no id is lost."""
+    stub.scale_out = False
+    prompt = history(tokens, vision, 1)
+    stub.fixed = tuple(tokens.encode("click on the button and then on the link")) + (tokens.im_end_id,)
+    stub.abort_after = [4, 0, 3]
+    stub.changes = [lambda answer: setattr(stub, "label", "8")]
+    result = await engine.generate(prompt, sampling)
+    assert (result.response_ids, result.version, result.finish_reason) == (stub.fixed, (3, 8), "stop")
+    asked = [body for path, body in stub.requests if path.endswith("completions")]
+    assert [bool(body.get("continue_final_message")) for body in asked] == [False, True, True, True]
+    assert [body["max_tokens"] for body in asked] == [24, 20, 20, 17]
+
+
+async def test_a_response_that_chat_cannot_continue_is_begun_again(stub, engine, tokens, vision, sampling):
+    """The server reads the text of the sampled ids as other ids: the whole response is of the new weights then."""
+    stub.scale_out = False
+    stub.fixed = tuple(tokens.encode("ok")) + (tokens.im_end_id,)
+    stub.abort_after = [1]
+
+    def other(answer):
+        answer["prompt_token_ids"] = [*answer["prompt_token_ids"][:-1], 9]
+
+    stub.changes = [lambda answer: setattr(stub, "label", "8"), other]
+    result = await engine.generate(history(tokens, vision, 0), sampling)
+    assert (result.response_ids, result.version) == (stub.fixed, (8, 8))
+    assert len(result.logprobs) == len(stub.fixed)
+
+
 async def test_an_endlessly_aborted_response_ends(stub, tokens, vision, sampling, processing_dir):
     stub.abort_after = [0] * 1000
     engine = VLLMEngine(stub.url, processing_dir, timeout_s=0.3)

@@ -227,7 +227,7 @@ class VLLMStub:
 
     def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
         """The tiny model's chat template."""
-        text = ""
+        text, begun = "", messages[-1]["role"] == "assistant"
         for message in messages:
             parts = message["content"]
             parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
@@ -239,6 +239,8 @@ class VLLMStub:
                     count = self.vision.num_tokens(pixels(part["image_url"]["url"]))
                     text += f"<|vision_start|>{'<|image_pad|>' * count}<|vision_end|>"
             text += "<|im_end|>\n"
+        if begun:  # continue_final_message: what the model wrote goes on
+            return self.tokens.encode_markup(text.removesuffix("<|im_end|>\n"))
         return self.tokens.encode_markup(text + "<|im_start|>assistant\n")
 
 

@@ -18,7 +18,7 @@ from dart_agent.engines.base.engine import Generation
 from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory
 from dart_agent.episodes.play import make_step
 from dart_agent.episodes.trajectory import Trajectory
-from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.exports.osworld_results import export_osworld, export_results
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Click, Done, Type
 from dart_gym.core.errors import PluginError
@@ -76,7 +76,19 @@ def test_osworlds_layout(tmp_path):
     assert values == [2, 2, 3], "each shows what came of its decision"
     assert len(list(example.glob("step_0_*.png"))) == 1
     again = export_osworld(records, tmp_path / "out")
-    assert again.episodes == 2 and len(list(example.iterdir())) == 6, "written anew, not beside"
+    assert (again.episodes, again.lost, again.left_out) == (0, 0, 3), "nothing that is there is replaced"
+    assert len(list(example.iterdir())) == 6
+
+
+def test_members_of_a_group_have_paths_of_their_own(tmp_path):
+    """Equal task and seed: each is a model of its own, and the number that is said is the number that is there."""
+    group = [record(tmp_path / f"member{n}", "s/a", 7, score) for n, score in enumerate((1.0, 0.0, None, 1.0))]
+    said = export_results(group, tmp_path / "out")
+    found = sorted(float(path.read_text()) for path in (tmp_path / "out").rglob("result.txt"))
+    assert found == [0.0, 1.0, 1.0] and said.startswith("3 results, 1 lost")
+    record(tmp_path / "other", "s/a", 7, 0.0)
+    assert "1 left out" in export_results([tmp_path / "other" / "trajectories" / "s+a.s7"], tmp_path / "out")
+    assert sorted(float(path.read_text()) for path in (tmp_path / "out").rglob("result.txt")) == found
 
 
 @pytest.mark.thorough

@@ -1,0 +1,53 @@
+"""Lost episodes: a policy that raises, the reasons in the foot of the table, and the exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+from dart_agent.episodes.play import _decide
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.evaluation.score_tables import reason_lines
+from dart_agent.evaluation.scores import LostEpisodes, refuse_lost, score_task
+from dart_agent.policies.policy import Decision
+from dart_gym.core.errors import ClusterError
+from dart_gym.core.outcomes import TerminalState
+
+
+def total(scored: int, lost: int):
+    played = [Trajectory("t", seed, terminal=TerminalState.DONE, score=0.0) for seed in range(scored)]
+    played += [Trajectory("t", seed, terminal=TerminalState.MODEL_ERROR, lost_by="engine") for seed in range(lost)]
+    return score_task("t", played)
+
+
+def test_nothing_scored_is_an_error_and_so_is_more_than_the_limit():
+    refuse_lost(total(1, 5))
+    refuse_lost(total(1, 2), max_lost=2)
+    refuse_lost(total(3, 0), max_lost=0)
+    for scored, lost, most in ((0, 3, None), (0, 3, 9), (5, 1, 0)):
+        with pytest.raises(LostEpisodes, match=str(lost)):
+            refuse_lost(total(scored, lost), max_lost=most)
+
+
+def test_the_most_frequent_reasons_come_first_in_one_line_each():
+    assert reason_lines({}) == []
+    lines = reason_lines({"a\nb": 1, "answered 401": 7, "c": 2, "d": 1, "e": 1})
+    assert len(lines) == 5 and "7 x answered 401" in lines[1] and "a b" in lines[3] and "2" in lines[-1]
+
+
+class Raising:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def act(self, observation) -> Decision:
+        raise self.error
+
+
+async def test_a_policy_that_raises_loses_its_episode_and_says_where():
+    decision = await _decide(Raising(KeyError("x")), None, None)  # type: ignore[arg-type]
+    assert decision.terminal is TerminalState.MODEL_ERROR
+    assert "Raising raised KeyError" in decision.error and "test_lost_episodes.py" in decision.error
+
+
+async def test_a_lost_cluster_is_no_fault_of_the_policy():
+    with pytest.raises(ClusterError):
+        await _decide(Raising(ClusterError("gone")), None, None)  # type: ignore[arg-type]

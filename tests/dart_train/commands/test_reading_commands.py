@@ -1,0 +1,54 @@
+"""Commands that read a run create nothing, and find the run that a configuration lies in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_train.commands.train_cli import app
+from dart_train.config.run_config import load_config
+from dart_train.launch.pipeline import open_run
+from dart_train.modules.module_context import open_data
+from dart_train.run.run_directory import RunDirectoryError
+
+READING = [["data", "status"], ["data", "check"], ["data", "gc"], ["data", "pool"], ["report"], ["data", "export"]]
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_nothing_is_created_where_there_is_no_run(command, tmp_path: Path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/button]}\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["out.tar"] if command[-1] == "export" else []
+    result = CliRunner().invoke(app, [*command, "mine.yaml", *arguments])
+    assert result.exit_code == 1 and isinstance(result.exception, RunDirectoryError)
+    assert "no run" in str(result.exception) and "--runs-dir" in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_run_without_data_is_not_called_whole(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/button]}\n")
+    run = open_run(load_config(tmp_path / "mine.yaml"), tmp_path / "runs")
+    result = CliRunner().invoke(
+        app, ["data", "check", str(tmp_path / "mine.yaml"), "--runs-dir", str(tmp_path / "runs")]
+    )
+    assert isinstance(result.exception, RunDirectoryError) and "no data" in str(result.exception)
+    assert not run.database.exists()
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, tmp_path: Path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/button]}\n")
+    loaded = load_config(tmp_path / "mine.yaml")
+    run = open_run(loaded, tmp_path / "kept")
+    open_data(loaded, run).close()
+    root = run.root.rename(tmp_path / "kept" / "moved") if renamed else run.root
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    result = CliRunner().invoke(app, ["data", "status", str(root / "config.yaml"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert "census" in json.loads(result.output)
+    assert list(elsewhere.iterdir()) == []
