@@ -2,8 +2,8 @@
 
     python scripts/failure_table.py [OUT]
 
-Each cell is the exit status and the last line that the command printed. `CASES` says what is run; `tests/test_failures.py`
-runs a part of it. Numbers, paths and times are replaced, so that a page that is written again only changes with the code.
+Each cell is the exit status and the last line that the command printed. `tests/test_failures.py` runs a part
+of it. Numbers, paths and times are replaced, so that a page that is written again only changes with the code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ RUN = f"dart-agent run fake/two-steps --timeout 4 {CHAT}"
 READING = (
     "dart-train data status CONFIG", "dart-train data check CONFIG", "dart-train data gc CONFIG",
     "dart-train data pool CONFIG", "dart-train data export CONFIG out.tar", "dart-train report CONFIG",
-    "dart-train status NAME", "dart-train stop NAME", "dart-train logs NAME", "dart-agent compare A B", "dart-agent view A",
-    "dart-agent export A B", "dart-agent published A", "dart-gym status --url ws://127.0.0.1:9",
+    "dart-train status NAME", "dart-train stop NAME", "dart-train logs NAME", "dart-agent compare A B",
+    "dart-agent view A", "dart-agent export A B", "dart-agent published A", "dart-gym status --url ws://127.0.0.1:9",
 )  # fmt: skip
 LIMIT_S = 120.0
 
@@ -169,12 +169,13 @@ def page(every: list[Case], ran: Callable[[Case], tuple[int, str, list[str]]] = 
     lines = [
         "# When something is wrong",
         "",
-        "How the commands end, and the last line that they print. This page is written by `python scripts/failure_table.py`,",
-        "which runs each command; `CONFIG` is a configuration whose run was never begun, `A` and `B` do not exist.",
+        "How the commands end, and the last line that they print. `python scripts/failure_table.py` writes this page:",
+        "it runs each command. `CONFIG` is a configuration whose run was never begun, `A` and `B` do not exist.",
         "",
-        "Exit status: 0 it is done, 1 it is not, 2 the command was written wrongly, 130 Ctrl-C; 78 in a supervised process",
-        "that would fail again. `--debug` prints the traceback of any error. A wait of more than 10 seconds and each kind of",
-        "retry are lines on stderr; `--timeout` bounds one decision of a policy, `--max-lost` the episodes that may be lost.",
+        "Exit status: 0 it is done, 1 it is not, 2 the command was written wrongly, 130 Ctrl-C; 78 in a supervised",
+        "process that would fail again. `--debug` prints the traceback of any error. A wait of more than 10 seconds",
+        "and each kind of retry are lines on stderr; `--timeout` bounds one decision of a policy, `--max-lost` the",
+        "episodes that may be lost.",
     ]
     for situation in dict.fromkeys(case.situation for case in every):
         lines += [
