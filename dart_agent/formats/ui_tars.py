@@ -18,11 +18,11 @@ from typing import Literal, get_args
 
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
+    NoAnswerError,
     ParsedResponse,
     ParseError,
     Response,
     Screen,
-    UnfinishedThoughtError,
     UnreadableError,
     answer_of,
     as_tuple,
@@ -93,7 +93,7 @@ class UITarsFormat:
         try:
             split, space = answer_of(response), self.space(screen)
         except ValueError as error:
-            thought = error.thought if isinstance(error, UnfinishedThoughtError) else ""
+            thought = error.thought if isinstance(error, NoAnswerError) else ""
             return ParsedResponse(thought, (), (parse_error(error),))
         actions: list[a.Action] = []
         errors: list[ParseError] = []

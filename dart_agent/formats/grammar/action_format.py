@@ -61,6 +61,10 @@ THINKING = (
     "for shorter thoughts"
 )
 
+NO_ANSWER = (
+    "the response holds reasoning and nothing after it, so nothing is carried out: write the action after the thought"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
@@ -91,12 +95,19 @@ class UnreadableError(ValueError):
         self.span = span
 
 
-class UnfinishedThoughtError(UnreadableError):
+class NoAnswerError(UnreadableError):
+    """The response holds reasoning and nothing after it."""
+
+    def __init__(self, reason: str, thought: str = "", span: tuple[int, int] | None = None) -> None:
+        super().__init__(reason, span)
+        self.thought = thought
+
+
+class UnfinishedThoughtError(NoAnswerError):
     """The response ended inside its reasoning."""
 
     def __init__(self, thought: str = "", span: tuple[int, int] | None = None) -> None:
-        super().__init__(THINKING, span)
-        self.thought = thought
+        super().__init__(THINKING, thought, span)
 
 
 class InexpressibleError(ValueError):
@@ -171,11 +182,14 @@ def answer_of(response: Response) -> Split:
 
     Raises:
         UnfinishedThoughtError: it ends inside its reasoning.
+        NoAnswerError: nothing follows its reasoning.
         UnreadableError: it is no text, too long, or not UTF-8.
     """
     split = split_reasoning(text_of(response))
     if split.unfinished:
         raise UnfinishedThoughtError(split.reasoning, split.unfinished)
+    if split.reasoning and not split.answer.strip():
+        raise NoAnswerError(NO_ANSWER, split.reasoning)
     if len(split.answer) > MAX_RESPONSE:
         span = split.place((MAX_RESPONSE, len(split.answer)))
         raise UnreadableError(f"the answer has {len(split.answer)} characters, at most {MAX_RESPONSE} are read", span)
@@ -228,7 +242,7 @@ class Reading:
 
     def give_up(self, error: ValueError) -> None:
         """Note an error that ends the reading; what was thought before it is kept."""
-        if isinstance(error, UnfinishedThoughtError):
+        if isinstance(error, NoAnswerError):
             self.thought = error.thought
         self.errors.append(parse_error(error))
 

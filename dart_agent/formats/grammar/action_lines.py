@@ -15,7 +15,8 @@ from dart_agent.formats.grammar.calls import Call, expected_call, leading_calls
 from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls, read_tag_calls
 
 _LINE = re.compile(
-    r"^[ \t>#*_-]{0,8}action(?:[ \t]?\d{1,2})?[ \t*_]{0,4}[:\uff1a][ \t*_`]{0,4}\s*", re.MULTILINE | re.IGNORECASE
+    r"^[ \t>#*_-]{0,8}action(?:[ \t]?\d{1,2})?[ \t*_]{0,4}[:\uff1a][ \t*_`]{0,4}\s*(?:\*\*)?",
+    re.MULTILINE | re.IGNORECASE,
 )
 _WITHIN = re.compile(r"Action:\s*")
 _FENCE = re.compile(r"```\w*\s*")
@@ -25,7 +26,8 @@ _HEADING = re.compile(
     r"|step[ \t]?\d{1,3})[ \t*_]{0,4}[:\uff1a]",
     re.IGNORECASE,
 )
-_AFTER = re.compile(r"(?:\s|```|`|\*\*|<\|[a-z_]{1,30}\|>|\[EOS\])*")
+_AFTER = re.compile(r"(?:\s|```|`|\*\*|<\|[a-z_]{1,30}\|>|\[EOS\]|</s>|</answer>|[.\u3002](?=\s|$))*")
+_ENDINGS = ("```", "[EOS]", "</s>", "</answer>", "`", "**", ".", "\u3002")
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _NAME = re.compile(r"([A-Za-z_]{2,20})[ \t]?[(\uff08]")
 _TRIES = 16
@@ -176,12 +178,8 @@ def _end(text: str) -> int:
             start = max(text.rfind("<|", max(0, end - 60), end), 0)
             if not _SPECIAL.fullmatch(text, start, end):
                 return end
-        elif text.endswith("```", 0, end):
-            start = end - 3
-        elif text.endswith("[EOS]", 0, end):
-            start = end - 5
-        elif text.endswith(("`", "**"), 0, end):
-            start = end - (1 if text[end - 1] == "`" else 2)
+        elif ending := next((one for one in _ENDINGS if text.endswith(one, 0, end)), ""):
+            start = end - len(ending)
         else:
             return end
         end = len(text[max(0, start - 2000) : start].rstrip()) + max(0, start - 2000)

@@ -15,6 +15,7 @@ MAX_CHORD = 200
 MAX_KEYS = 8
 MAX_PRESSES = 100
 _JOINTS = "+-"
+_JOINTS_ONLY = frozenset(_JOINTS)
 _NAMED_JOINTS = {"+": "plus", "-": "minus"}
 _FULL_WIDTH = str.maketrans("\uff0b\uff0d", _JOINTS)
 _MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
@@ -108,11 +109,12 @@ def _read_sequence(text: str) -> tuple[Chord, ...]:
     words = _joined_by_plus(text.split())
     index = 0
     while index < len(words):
-        pair = " ".join(words[index : index + 2])
-        if " " in pair and not all(map(_is_key, words[index : index + 2])) and _is_key(pair):
-            keys, index = (read_key(pair),), index + 2
-        else:
-            keys, index = _keys(_parts(words[index])), index + 1
+        parts = _parts(words[index])
+        index += 1
+        if not _is_key(parts[-1]) and index < len(words) and _is_key(pair := f"{parts[-1]} {words[index]}"):
+            parts[-1] = pair  # `page down`, `ctrl+page down`
+            index += 1
+        keys = _keys(parts)
         held += keys
         if not _MODIFIERS.issuperset(keys):
             found.append(held)
@@ -122,6 +124,8 @@ def _read_sequence(text: str) -> tuple[Chord, ...]:
 
 def _joined_by_plus(words: list[str]) -> list[str]:
     """Words, with those beside a lone or trailing joint made one: `ctrl + c` and `ctrl+ c` are `ctrl+c`."""
+    if _JOINTS_ONLY.issuperset(words):
+        return words
     found: list[str] = []
     joins = False  # the next word belongs to the last one
     for index, word in enumerate(words):
