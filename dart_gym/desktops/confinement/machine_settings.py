@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dart_gym.desktops.confinement.file_removal import remove_tree
@@ -51,19 +51,27 @@ def kept_directory() -> Path:
     return path
 
 
-def settings_copy() -> Path:
-    """The copy, in a directory of this user's own; made again when somebody has removed it. Raises `OSError`."""
-    place = _made_copy()
+def settings_copy(added: Mapping[str, str] | None = None) -> Path:
+    """The copy, in a directory of this user's own; made again when somebody has removed it.
+
+    Args:
+        added: path below `/etc` -> text of further files.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    files = tuple(sorted({**(added or {}), **_ACCOUNTS}.items()))
+    place = _made_copy(files)
     if not place.is_dir():
         _made_copy.cache_clear()
-        place = _made_copy()
+        place = _made_copy(files)
     return place
 
 
 @functools.cache
-def _made_copy() -> Path:
+def _made_copy(files: tuple[tuple[str, str], ...]) -> Path:
     entries = list(_entries())
-    digest = hashlib.sha256(repr([_NAMES, _ACCOUNTS, entries]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr([_NAMES, files, entries]).encode()).hexdigest()[:16]
     base = kept_directory()
     place = base / f"etc-{digest}"
     if place.is_dir():
@@ -71,7 +79,7 @@ def _made_copy() -> Path:
     making = base / f"{place.name}.{os.getpid()}"
     remove_tree(making)
     try:
-        _copy(making, [path for path, *_ in entries])
+        _copy(making, [path for path, *_ in entries], files)
         with contextlib.suppress(FileExistsError, OSError):
             making.rename(place)
     finally:
@@ -96,7 +104,7 @@ def _entries() -> Iterator[tuple[str, int, int]]:
                 yield str(path), found.st_mtime_ns, found.st_size
 
 
-def _copy(making: Path, paths: list[str]) -> None:
+def _copy(making: Path, paths: list[str], files: Iterable[tuple[str, str]]) -> None:
     making.mkdir(mode=0o755)
     for path in paths:
         source, target = Path(path), making / Path(path).relative_to(_ETC)
@@ -108,5 +116,6 @@ def _copy(making: Path, paths: list[str]) -> None:
         else:
             shutil.copyfile(source, target)
             target.chmod(0o755 if source.stat().st_mode & 0o001 else 0o644)
-    for name, text in _ACCOUNTS.items():
+    for name, text in files:
+        (making / name).parent.mkdir(parents=True, exist_ok=True)
         (making / name).write_text(text)

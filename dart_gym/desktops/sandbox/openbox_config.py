@@ -36,6 +36,9 @@ _CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
     <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
   </mouse>
   <menu><hideDelay>0</hideDelay></menu>
+  <applications>
+    <application class="thunderbird*" role="3pane"><maximized>yes</maximized></application>
+  </applications>
 </openbox_config>
 """
 

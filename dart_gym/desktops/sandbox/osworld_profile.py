@@ -23,6 +23,14 @@ from dart_gym.core.errors import MissingDependencyError
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.bubblewrap import everybody_passes
 from dart_gym.desktops.sandbox.chrome_names import LANGUAGE, with_chromes_name
+from dart_gym.desktops.sandbox.osworld_settings import (
+    Place,
+    dconf_defaults,
+    default_applications,
+    gtk_settings,
+    home_files,
+    of,
+)
 
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
@@ -36,80 +44,25 @@ _USER_DIRS = "".join(
     for name in _FOLDERS
 )
 
-# As on a machine on which each application was started once: no welcome, no tip, no question. LibreOffice is told its
-# icons, since it would take those for dark windows, which can hardly be seen.
-_HOME_FILES = {
-    ".config/user-dirs.dirs": _USER_DIRS,
-    ".config/user-dirs.locale": "en_US",
-    ".config/google-chrome/Default/Preferences": "{}",  # tasks edit it before the first start
-    ".config/vlc/vlcrc": "[qt]\nqt-privacy-ask=0\n\n[core]\nmetadata-network-access=0\n",
-    ".config/libreoffice/4/user/registrymodifications.xcu": """<?xml version="1.0" encoding="UTF-8"?>
-<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" \
-xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
-<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="FirstRun" oor:op="fuse"><value>false</value>\
-</prop></item>
-<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="ShowTipOfTheDay" oor:op="fuse">\
-<value>false</value></prop></item>
-<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="SymbolStyle" oor:op="fuse">\
-<value>colibre</value></prop></item>
-<item oor:path="/org.openoffice.Office.Impress/Misc/NewDoc"><prop oor:name="AutoPilot" oor:op="fuse">\
-<value>false</value></prop></item>
-<item oor:path="/org.openoffice.Setup/Product"><prop oor:name="ooSetupLastVersion" oor:op="fuse"><value>99.9</value>\
-</prop></item>
-</oor:items>
-""",
-}
+_HOME_FILES = {".config/user-dirs.dirs": _USER_DIRS, ".config/user-dirs.locale": "en_US"}
 
+# The port is that of OSWorld's server README (Chrome Configuration): however Chrome is started, DevTools can be had.
 _CHROME_ENTRY = """[Desktop Entry]
 Version=1.0
 Type=Application
 Name=Google Chrome
-Exec=google-chrome %U
+Exec=google-chrome --remote-debugging-port=1337 %U
 Icon=chromium
 StartupWMClass=google-chrome
 Categories=Network;WebBrowser;
 MimeType=text/html;application/xhtml+xml;x-scheme-handler/http;x-scheme-handler/https;
 """
-# GNOME's player is the default, as on OSWorld's machine: one of its tasks is to make VLC that.
-_VIDEO_TYPES = (
-    *("3gp", "3gpp", "3gpp2", "avi", "divx", "dv", "fli", "flv", "mp2t", "mp4", "mp4v-es", "mpeg", "msvideo", "ogg"),
-    *("quicktime", "vnd.divx", "vnd.mpegurl", "vnd.rn-realvideo", "webm", "x-anim", "x-avi", "x-flc", "x-fli", "x-flv"),
-    *("x-m4v", "x-matroska", "x-mpeg", "x-mpeg2", "x-ms-asf", "x-ms-wm", "x-ms-wmv", "x-msvideo", "x-nsv", "x-ogm+ogg"),
-    *("x-theora", "x-theora+ogg"),
-)
-_DEFAULT_APPLICATIONS = """[Default Applications]
-text/html=google-chrome.desktop
-application/xhtml+xml=google-chrome.desktop
-x-scheme-handler/http=google-chrome.desktop
-x-scheme-handler/https=google-chrome.desktop
-application/pdf=org.gnome.Evince.desktop
-inode/directory=org.gnome.Nautilus.desktop
-text/plain=org.xfce.mousepad.desktop
-application/x-shellscript=org.xfce.mousepad.desktop
-image/png=org.gnome.eog.desktop
-image/jpeg=org.gnome.eog.desktop
-image/gif=org.gnome.eog.desktop
-image/bmp=org.gnome.eog.desktop
-image/svg+xml=org.gnome.eog.desktop
-""" + "".join(f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES)
-
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
 load-module module-native-protocol-unix
 set-default-sink auto_null
 set-sink-volume auto_null 0x8000
 """
-_DCONF_DEFAULTS = """[org/gnome/desktop/interface]
-toolkit-accessibility=true
-
-[org/gnome/desktop/screensaver]
-lock-enabled=false
-
-[org/gnome/control-center]
-last-panel='notifications'
-"""
-
-
 # Started by D-Bus for whoever asks; refused here, because they index the disk, or look for devices that are not there.
 _REFUSED_SERVICES = (
     "org.freedesktop.Tracker3.Miner.Extract",
@@ -158,7 +111,7 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
     _make_programs(directory / "bin")
     _make_settings(directory / "etc", f"{place}/etc")
     _write(directory / "share/applications/google-chrome.desktop", _CHROME_ENTRY)
-    _write(directory / "share/applications/mimeapps.list", _DEFAULT_APPLICATIONS)
+    _write(directory / "share/applications/mimeapps.list", default_applications())
     for name in _REFUSED_SERVICES:
         _write(directory / f"share/dbus-1/services/{name}.service", f"[D-BUS Service]\nName={name}\nExec=/bin/false\n")
     panels = tuple(f"{place}/etc/{panel.name}" for panel in sorted(_PANELS.iterdir()))
@@ -180,7 +133,7 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
 def _make_home(home: Path) -> None:
     for name in _FOLDERS:
         (home / name).mkdir(parents=True)
-    for name, text in _HOME_FILES.items():
+    for name, text in {**_HOME_FILES, **home_files()}.items():
         _write(home / name, text)
 
 
@@ -205,6 +158,8 @@ def _make_settings(directory: Path, place: str) -> None:
         _write(directory / panel.name, panel.read_text(encoding="utf-8").replace(_LOCAL, place.removesuffix("/etc")))
     _write(directory / "dconf-profile", f"user-db:user\nfile-db:{place}/dconf.db\n")
     (directory / "dconf.db").write_bytes(compiled_defaults())
+    for version in ("3.0", "4.0"):
+        _write(directory / f"xdg/gtk-{version}/settings.ini", gtk_settings())
 
 
 def _write(path: Path, text: str) -> None:
@@ -220,7 +175,7 @@ def compiled_defaults() -> bytes:
         raise MissingDependencyError("the profile osworld needs dconf; next step: apt-get install dconf-cli")
     with tempfile.TemporaryDirectory() as directory:
         keys, database = Path(directory, "keys"), Path(directory, "database")
-        _write(keys / "defaults", _DCONF_DEFAULTS)
+        _write(keys / "defaults", dconf_defaults())
         subprocess.run([dconf, "compile", str(database), str(keys)], check=True, capture_output=True, timeout=30)
         return database.read_bytes()
 
@@ -283,6 +238,8 @@ def _environment(place: str, isolated: bool) -> dict[str, str]:
         "XDG_CURRENT_DESKTOP": "GNOME",
         "XDG_SESSION_DESKTOP": "gnome",
         "DESKTOP_SESSION": "gnome",
+        **dict(of(Place.ENVIRONMENT)),
+        "XDG_CONFIG_DIRS": f"{place}/etc/xdg:/etc/xdg",
         "XDG_DATA_DIRS": "/usr/local/share:/usr/share" if isolated else f"{place}/share:/usr/local/share:/usr/share",
         "NO_AT_BRIDGE": "0",
         "QT_ACCESSIBILITY": "1",

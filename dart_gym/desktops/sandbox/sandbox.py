@@ -45,6 +45,7 @@ from dart_gym.desktops.sandbox.desktop_plan import Places, account_files, cookie
 from dart_gym.desktops.sandbox.log_files import read_tail, tail_of
 from dart_gym.desktops.sandbox.openbox_config import openbox_config
 from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
+from dart_gym.desktops.sandbox.osworld_settings import EVERY_HOME, SYSTEM_FILES
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, inner_pid, refused_calls
@@ -138,6 +139,9 @@ class Sandbox:
             self.places = Places(False, *names)
         for path in (self.home, self._settings, *([] if self.isolated else [shared / "log", self.directory / "tmp"])):
             path.mkdir(parents=True)
+        for name, text in EVERY_HOME.items():
+            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.home / name).write_text(text)
         self._machine = Machine()
         if profile == "osworld":
             self._machine = osworld_machine(
@@ -240,7 +244,7 @@ class Sandbox:
     def _bwrap_arguments(self, screen: tuple[int, int], info_fd: int) -> list[str]:
         screen_bytes = screen[0] * screen[1] * _PIXEL_BYTES + _HEADER_BYTES
         return [
-            *(*desktop_skeleton(settings_copy(), self.limits.storage), "--info-fd", str(info_fd)),
+            *(*desktop_skeleton(settings_copy(SYSTEM_FILES), self.limits.storage), "--info-fd", str(info_fd)),
             *("--ro-bind", str(self.directory / "machine-id"), "/etc/machine-id"),
             *(("--ro-bind", str(self.directory / "hosts"), "/etc/hosts") if self._hosts else ()),
             *memory_directory(self.places.shared, screen_bytes),

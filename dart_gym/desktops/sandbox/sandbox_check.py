@@ -18,6 +18,7 @@ from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_p
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.sandbox.osworld_profile import chrome_texts, compiled_defaults
+from dart_gym.desktops.sandbox.osworld_settings import SYSTEM_FILES
 from dart_gym.utils.os_remedies import remedy
 
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
@@ -31,7 +32,7 @@ def check_sandbox() -> str | None:
         user = take_user_id()
         try:
             stage = Stage(user)
-            arguments = stage.arguments(desktop_skeleton(settings_copy(), DesktopLimits().storage))
+            arguments = stage.arguments(desktop_skeleton(settings_copy(SYSTEM_FILES), DesktopLimits().storage))
             program = ["--", GUEST_PYTHON, "-I", "-S", "-c", ""]
             command = [*launcher(user, (), stage.mounts), str(shutil.which("bwrap")), *arguments, *program]
             result = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -74,7 +75,7 @@ def prepare() -> None:
     with contextlib.suppress(MissingDependencyError, DesktopError, OSError):
         system_call_filter(notify=True)
         missing_parts()
-        settings_copy()
+        settings_copy(SYSTEM_FILES)
         group_places()
         chrome_texts()
         compiled_defaults()
