@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import math
@@ -23,6 +22,7 @@ from typing import Any
 
 from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.errors import DesktopError, DesktopKilledError, EpisodeStateError, EvaluationFailure, TaskError
+from dart_gym.core.operation_deadline import operation_deadline
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.desktops.base.desktop import ActionError, Desktop
 from dart_gym.sessions.cause_of_end import caused_inside, was_killed
@@ -112,7 +112,7 @@ class Session:
         info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": request.seed}
         info |= describe(pacing_named(request.pacing), None)
         try:
-            async with asyncio.timeout(deadline_s):
+            async with operation_deadline(deadline_s):
                 episode = await self._start(resolved, request, info, timer)
                 await self._measure(episode, timer.phase("prepare"))
                 observation = await self._look(episode, "", timer)
@@ -226,7 +226,7 @@ class Session:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
         episode, timer = self._running(), PhaseTimer()
         try:
-            async with asyncio.timeout(deadline_s):
+            async with operation_deadline(deadline_s):
                 observation, terminal, evaluation = await operation(episode, timer)
         except _ENVIRONMENT_TROUBLE as error:
             killed = await caused_inside(episode.desktop, episode.judged, error)
@@ -252,7 +252,7 @@ class Session:
     async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
         """A perfect user's next action. Raises `EpisodeStateError`: no episode; `TaskError`: no oracle."""
         episode = self._running()
-        async with asyncio.timeout(deadline_s):
+        async with operation_deadline(deadline_s):
             return await episode.scenario.oracle(episode.desktop)
 
     async def golden(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
@@ -260,7 +260,7 @@ class Session:
         episode = self._running()
         if not isinstance(episode.scenario, Patchable):
             raise TaskError(f"{episode.task.id}: its suite has no golden patches")
-        async with asyncio.timeout(deadline_s):
+        async with operation_deadline(deadline_s):
             await episode.scenario.golden(episode.desktop)
 
     @property

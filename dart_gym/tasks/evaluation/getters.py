@@ -26,16 +26,12 @@ async def get_rule(desktop: Desktop, config: dict[str, Any], cache: Path) -> Any
 
 async def get_vm_command_line(desktop: Desktop, config: dict[str, Any], cache: Path) -> str:
     """Standard output of a command."""
-    return (await desktop.execute(command_line(config, desktop), timeout=EXECUTE_TIMEOUT_S)).stdout.decode(
-        errors="replace"
-    )
+    return (await desktop.execute(command_line(config), timeout=EXECUTE_TIMEOUT_S)).stdout.decode(errors="replace")
 
 
 async def get_vm_command_error(desktop: Desktop, config: dict[str, Any], cache: Path) -> str:
     """Standard error of a command."""
-    return (await desktop.execute(command_line(config, desktop), timeout=EXECUTE_TIMEOUT_S)).stderr.decode(
-        errors="replace"
-    )
+    return (await desktop.execute(command_line(config), timeout=EXECUTE_TIMEOUT_S)).stderr.decode(errors="replace")
 
 
 async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path | None | list[Path | None]:

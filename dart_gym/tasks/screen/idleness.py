@@ -65,6 +65,25 @@ async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> Settle
     return SettleResult(settled.stable and rested, time.monotonic() - started, settled.frames)
 
 
+class Rest:
+    """For how long the programs of a desktop have demanded next to no processor time, as seen by regular questions."""
+
+    def __init__(self, desktop: Desktop) -> None:
+        self._desktop, self._before = desktop, dict[str, float]()
+        self._asked = self._since = 0.0
+
+    async def seconds(self) -> float:
+        """Seconds of rest until now; 0 for the first question."""
+        now = time.monotonic()
+        if self._asked and now - self._asked < PERIOD_S:
+            return self._asked - self._since
+        after = await _demands(self._desktop)
+        if not self._asked or demand(self._before, after) >= IDLE_DEMAND * (now - self._asked):
+            self._since = now
+        self._before, self._asked = after, now
+        return now - self._since
+
+
 @dataclass(slots=True)
 class Stillness:
     """How long a screen has stood still, but for what blinks or ticks on it; `since` in seconds of a clock."""

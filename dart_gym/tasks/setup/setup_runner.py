@@ -16,7 +16,7 @@ from typing import Any
 
 from dart_gym.core.errors import DesktopStateError, DesktopTimeoutError, StuckProgramError, TaskError
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, site_steps, window_steps
+from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, launch_step, site_steps, window_steps
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.tasks.setup.setup_step import (
     EXECUTE_TIMEOUT_S,
@@ -33,7 +33,7 @@ UPLOADS_VARIABLE = "DART_GYM_UPLOADS"
 
 HANDLERS: dict[str, Handler] = {
     "download": file_steps.download,
-    "launch": command_steps.launch,
+    "launch": launch_step.launch,
     "open": file_steps.open_file,
     "execute": command_steps.execute,
     "command": command_steps.execute,

@@ -1,7 +1,7 @@
 """What every kind of set-up step needs: its surroundings, its errors, and how OSWorld reads commands and paths."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ Handler = Callable[[Surroundings, dict[str, Any]], Awaitable[None]]
 
 
 def screen_values(desktop: Desktop) -> dict[str, Value]:
-    """What OSWorld's placeholders in commands stand for."""
+    """What OSWorld's placeholders stand for. OSWorld fills them in `execute` and `command` only."""
     width, height = desktop.spec.width, desktop.spec.height
     return {
         "SCREEN_WIDTH": width,
@@ -55,9 +55,18 @@ def screen_values(desktop: Desktop) -> dict[str, Value]:
     }
 
 
-def command_line(parameters: dict[str, Any], desktop: Desktop) -> list[str]:
-    """Program and arguments of a step's `command` and `shell`, by OSWorld's rules. Raises `StepError`: no command."""
-    values = {"command": fill(parameters["command"], screen_values(desktop)), "shell": is_shell(parameters)}
+def command_line(parameters: dict[str, Any], filled: Mapping[str, Value] | None = None) -> list[str]:
+    """Program and arguments of a step's `command` and `shell`, by OSWorld's rules.
+
+    Args:
+        parameters: those of the step.
+        filled: values of placeholders, for steps in which OSWorld fills them; None where text in braces stays.
+
+    Raises:
+        StepError: there is no command.
+    """
+    command = parameters["command"] if filled is None else fill(parameters["command"], filled)
+    values = {"command": command, "shell": is_shell(parameters)}
     try:
         words = program_arguments(values, HOME)
     except BadRequest as error:

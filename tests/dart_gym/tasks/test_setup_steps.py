@@ -17,9 +17,10 @@ from dart_gym.desktops.factory import make_desktop
 from dart_gym.tasks.screen.windows import Window, geometry, list_windows, matching, parse_windows
 from dart_gym.tasks.setup import chrome_steps
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL, same_page, write_visits
-from dart_gym.tasks.setup.command_steps import drawn_pixels, program_of, reached
+from dart_gym.tasks.setup.command_steps import program_of, reached
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.tasks.setup.file_steps import shows
+from dart_gym.tasks.setup.launch_step import drawn_pixels
 from dart_gym.tasks.setup.setup_runner import run_steps
 
 
