@@ -17,7 +17,7 @@ APPLICATIONS = {
     "thunderbird": (["/usr/bin/thunderbird"], "Mozilla Thunderbird"),
     "nautilus": (["nautilus", "/home/user"], "Home"),
     "open a folder": (["xdg-open", "/home/user/Documents"], "Documents"),
-    "open a text": (["xdg-open", "/home/user/a.txt"], "a.txt - Mousepad"),
+    "open a text": (["xdg-open", "/home/user/a.txt"], "a.txt (~) - gedit"),
 }
 
 

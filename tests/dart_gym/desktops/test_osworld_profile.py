@@ -166,7 +166,7 @@ async def test_files_open_with_the_usual_applications(machine):
         "for kind in text/html text/plain image/png application/pdf video/mp4; do xdg-mime query default $kind; done"
     )
     assert [name.split(".")[-2] for name in (await shell(machine, script)).split()] == [
-        *("google-chrome", "mousepad", "eog", "Evince", "Totem")
+        *("google-chrome", "gedit", "eog", "Evince", "Totem")
     ]
 
 
