@@ -39,7 +39,8 @@ APPLICATIONS = (
                 ("libreoffice_writer", "libreoffice writer", "writer", "word")),
     Application("LibreOffice Impress", "loimpress", ("libreoffice-impress",), "libreoffice_impress tasks",
                 ("libreoffice_impress", "libreoffice impress", "ppt")),
-    Application("GIMP", "gimp", ("gimp", "gtk2-engines-pixbuf"), "gimp tasks"),  # whose themes are drawn by the latter
+    Application("GIMP", "gimp", ("gimp",), "gimp tasks"),
+    Application("GIMP's themes", "", ("gtk2-engines-pixbuf",), "GIMP's dialogs, white on white without it"),
     Application("VLC", "vlc", ("vlc", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-access-extra"), "vlc tasks",
                 ("cvlc", "vlc_player")),
     Application("Thunderbird", "thunderbird", ("thunderbird",), "thunderbird tasks"),
