@@ -16,8 +16,7 @@ from dart_gym.certification.certify_run import RECORDS, play_all
 from dart_gym.core.errors import UnknownTaskError
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.task import Task
-from dart_gym.tasks.requirements.skip_reasons import machine_has, skip_reasons
-from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.requirements.runnable import Place
 from dart_gym.utils.durable_files import make_directories, write_file
 
 
@@ -37,8 +36,8 @@ def certify(
     A run that was cut off goes on where it was. With --task the badge keeps what it says of other tasks. The exit
     status is 1 where a task is quarantined.
     """
-    tasks, cache = _tasks(suite, task or ["*"]), DownloadCache.default()
-    reasons = {one.id: skip_reasons(one, cache, machine_has) for one in tasks if one.suite == "osworld"}
+    tasks, place = _tasks(suite, task or ["*"]), Place.of()
+    reasons = {one.id: place.reasons(one) for one in tasks}
     skipped = {name: found for name, found in reasons.items() if found}
     folder, target = out or Path("certify", Path(suite).name.replace(":", "_")), badge or own_badge(suite)
     playable = [one for one in tasks if one.id not in skipped]

@@ -79,6 +79,12 @@ class UnknownTaskError(TaskError):
     hopeless = True
 
 
+class UnrunnableTaskError(TaskError):
+    """A task cannot run on this machine, or none of a suite can; the message says why."""
+
+    hopeless = True
+
+
 class NoOracleError(TaskError):
     """Nobody has written down how a task is solved."""
 

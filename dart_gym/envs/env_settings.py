@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, TypedDict
 
@@ -28,6 +28,7 @@ from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
 from dart_gym.sessions.reset_request import DEFAULT_TASK, SIDES, ResetRequest, pacing_named, resolve_task
 from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.requirements.runnable import Place, Selection, check_runnable, select
 
 Check = Callable[[str, Any], Any]
 """Gets the name and value of an argument; returns the value, or raises `OptionError`."""
@@ -45,6 +46,8 @@ class TaskChoice:
     height: int
     width: int
     override: dict[str, Any]
+    place: Place
+    skipped: Mapping[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -55,36 +58,45 @@ class TaskChoice:
         width: int | None,
         height: int | None,
         osworld_url: str | None = None,
+        url: str | None = None,
     ) -> TaskChoice:
         """From the arguments of an environment: at most one of task, tasks, suite.
 
-        The suite "osworld" may be empty: each reset must name a task then.
+        Of a suite the tasks that can run are taken; the others are `skipped`. The suite "osworld" may be empty:
+        each reset must name a task then.
 
         Raises:
             UnknownTaskError: no such task or suite.
+            UnrunnableTaskError: a task that is named, or all of the suite, cannot run there.
             ConfigurationError: more than one of them, or an empty list.
             ValueError: tasks with screens of different sizes.
         """
         given = [name for name, value in (("task", task), ("tasks", tasks), ("suite", suite)) if value is not None]
         if len(given) > 1:
             raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
-        task_ids = registry.task_ids(suite) if suite is not None else list(tasks) if tasks is not None else [task]
+        place = Place.of(url, osworld_url)
+        selection = select(suite, place) if suite is not None else Selection(())
+        task_ids = selection.runnable if suite is not None else list(tasks) if tasks is not None else [task]
         options = {"width": width, "height": height, "osworld_url": osworld_url}
         override = {key: value for key, value in options.items() if value is not None}
         if not task_ids and suite == "osworld":
-            return cls((), height or OSWORLD_SCREEN[1], width or OSWORLD_SCREEN[0], override)
+            return cls((), height or OSWORLD_SCREEN[1], width or OSWORLD_SCREEN[0], override, place)
         if not task_ids:
             raise ConfigurationError("the list of tasks is empty")
         names = [name or DEFAULT_TASK for name in task_ids]
         sizes: dict[tuple[int, int], str] = {}
-        for name in names if suite is None else registry.samples(suite):
-            spec = resolve_task(name, override).desktop
+        samples = [] if suite is None else [name for name in registry.samples(suite) if name not in selection.skipped]
+        for name in samples or names:
+            resolved = resolve_task(name, override)
+            if suite is None:
+                check_runnable(resolved, place)
+            spec = resolved.desktop
             sizes.setdefault((spec.height, spec.width), name)
         if len(sizes) > 1:
             found = ", ".join(f"{name} is {width}x{height}" for (height, width), name in sizes.items())
             raise ValueError(f"tasks of one environment need screens of one size: {found}; give width and height")
         (height, width), _ = sizes.popitem()
-        return cls(tuple(names), height, width, override)
+        return cls(tuple(names), height, width, override, place, selection.skipped)
 
     def draw(self, rng: np.random.Generator) -> str:
         """A task for the next episode. Raises `UnknownTaskError` where there is none."""
@@ -97,7 +109,7 @@ class TaskChoice:
         if len(options) > 1:
             raise OptionError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
         if "suite" in options:
-            names = registry.task_ids(options["suite"])
+            names = select(options["suite"], self.place).runnable
             if not names:
                 raise UnknownTaskError(f"the suite {options['suite']!r} has no tasks; {NO_TASKS}")
             return self.check(names[int(rng.integers(len(names)))])
@@ -107,6 +119,7 @@ class TaskChoice:
     def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
         """A task asked for, if it fits the screen. Raises `ValueError`: not; `UnknownTaskError`, `TaskError`."""
         resolved = resolve_task(task, self.override)
+        check_runnable(resolved, self.place)
         spec = resolved.desktop
         if (spec.height, spec.width) != (self.height, self.width):
             raise ValueError(
@@ -210,13 +223,13 @@ class EnvSettings:
         """Each environment's tasks, of one screen size. Raises `ConfigurationError`: too few machines; as `make`."""
         arguments = self.task, self.tasks, self.suite, self.width, self.height
         if self.osworld_url is None:
-            return [TaskChoice.make(*arguments)] * num_envs
+            return [TaskChoice.make(*arguments, None, self.url)] * num_envs
         urls = list(dict.fromkeys(part.strip() for part in self.osworld_url.split(",")))
         if len(urls) != num_envs:
             raise ConfigurationError(
                 f"osworld_url must name one machine for each environment ({num_envs}), got {self.osworld_url!r}"
             )
-        return [TaskChoice.make(*arguments, url) for url in urls]
+        return [TaskChoice.make(*arguments, machine, self.url) for machine in urls]
 
     def link(self) -> ClusterLink:
         """The way to the cluster; nothing is connected yet."""

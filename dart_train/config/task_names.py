@@ -7,21 +7,28 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from dart_gym.tasks.catalog.registry import get_task, suites, task_ids
+from dart_gym.tasks.catalog.registry import get_task, task_ids
+from dart_gym.tasks.requirements.runnable import Place, check_runnable, runnable_ids, select, select_listed
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 ALL, OSWORLD = "/*", "osworld"
 
 
-def expand(names: Iterable[str]) -> list[str]:
-    """Replace "suite/*", and a list's file, by their tasks. Raises `UnknownTaskError`; `ConfigError`: no tasks here."""
+def expand(names: Iterable[str], url: str | None = None) -> list[str]:
+    """Replace "suite/*", and a list's file, by those of their tasks that can run on the cluster at `url`, or here.
+
+    Raises:
+        UnknownTaskError: no such suite.
+        UnrunnableTaskError: none of a suite's or a list's tasks can run.
+        ConfigError: a suite has no tasks on this machine.
+    """
     found: list[str] = []
     for name in names:
         if not name.endswith(ALL):
-            found += listed(name) or [name]
+            found += _runnable(name, listed(name), url) or [name]
             continue
-        ids = task_ids(name.removesuffix(ALL))
+        ids = runnable_ids(name.removesuffix(ALL), url)
         if not ids:
             raise ConfigError(
                 f"{name!r} stands for no task on this machine; for OSWorld's tasks let DART_GYM_OSWORLD name the "
@@ -29,6 +36,14 @@ def expand(names: Iterable[str]) -> list[str]:
             )
         found += ids
     return found
+
+
+def _runnable(name: str, ids: list[str], url: str | None) -> list[str]:
+    """Return which tasks of a list can run; all of them where OSWorld's tasks are on another machine only."""
+    known = {*task_ids(OSWORLD)} if ids else set()
+    if not known.issuperset(ids):
+        return ids
+    return list(select_listed(f"the list {name}", ids, Place.of(url)).runnable)
 
 
 def listed(name: str) -> list[str]:
@@ -52,35 +67,42 @@ def listed(name: str) -> list[str]:
     return [f"{OSWORLD}/{task}" for task in ids]
 
 
-def expand_rollout(config: RolloutConfig) -> RolloutConfig:
+def expand_rollout(config: RolloutConfig, url: str | None = None) -> RolloutConfig:
     """The same with every task named; those of a suite share weight and step limit. A task named itself goes first."""
     named = {entry.id: entry for entry in config.tasks if not (entry.id.endswith(ALL) or listed(entry.id))}
     for entry in config.tasks:
-        for task_id in expand([entry.id]):
+        for task_id in expand([entry.id], url):
             named.setdefault(task_id, entry.model_copy(update={"id": task_id}))
     return config.model_copy(update={"tasks": tuple(named.values())})
 
 
 def expand_tasks(config: RunConfig) -> RunConfig:
     """A run's configuration with every task named."""
-    demonstrations, evaluation = config.demonstrations, config.evaluation
+    demonstrations, evaluation, url = config.demonstrations, config.evaluation, config.cluster.url
     if demonstrations.tasks is not None:
-        demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks))})
-    rollout = expand_rollout(config.rollout)
+        demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks, url))})
+    rollout = expand_rollout(config.rollout, url)
     trained = {entry.id for entry in rollout.tasks}
-    beside = tuple(task for task in expand(evaluation.beside) if task not in trained)
+    beside = tuple(task for task in expand(evaluation.beside, url) if task not in trained)
     evaluation = evaluation.model_copy(update={"beside": beside})
     return config.model_copy(update={"rollout": rollout, "demonstrations": demonstrations, "evaluation": evaluation})
 
 
 def check_tasks(config: RunConfig) -> None:
-    """See that tasks and suites are known; a suite may be empty here. Raises `UnknownTaskError`."""
+    """See that tasks and suites are known and can run; a suite may be empty here.
+
+    Raises:
+        UnknownTaskError: no such task or suite.
+        UnrunnableTaskError: a task that is named, or all of a suite or list, cannot run.
+    """
+    place = Place.of(config.cluster.url)
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
     for name in names:
         if ids := listed(name):
             for task_id in ids if task_ids(OSWORLD) else ():
                 get_task(task_id)
+            _runnable(name, ids, config.cluster.url)
         elif not name.endswith(ALL):
-            get_task(name)
-        elif name.removesuffix(ALL) not in suites():
-            task_ids(name.removesuffix(ALL))  # raises, with near names
+            check_runnable(get_task(name), place)
+        else:
+            select(name.removesuffix(ALL), place)  # raises, with near names

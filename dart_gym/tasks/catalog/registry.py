@@ -26,6 +26,7 @@ from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
 from dart_gym.utils.plugins import Registry, has
 
 PANEL_VARIABLE = "DART_GYM_OSWORLD_PANEL"
+OSWORLD = "osworld"  # the suite of tasks that are given as JSON
 OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
 _DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile", "sites", "panel"})
 _IMPORTED = "dart_gym.tasks.osworld.imported_scenario"

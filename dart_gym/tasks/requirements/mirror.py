@@ -1,15 +1,19 @@
 """Fills a download cache with all files that a set of tasks needs, so that the set runs offline from it."""
 
 import asyncio
+import filecmp
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unicodedata import normalize
 
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements.needs import downloads
 from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError, mirror_candidates
 
 PARALLEL = 4
+_OSWORLDS_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_")
 
 
 @dataclass(slots=True)
@@ -22,9 +26,14 @@ class Mirrored:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def wanted(tasks: Iterable[Task]) -> dict[str, str]:
-    """URL: what a task calls the file, of all files that tasks need, in order."""
-    return {download.url: download.name for task in tasks for download in downloads(task)}
+def wanted(tasks: Iterable[Task]) -> dict[str, list[str]]:
+    """URL: what tasks call the file, of all files that tasks need, in order."""
+    found: dict[str, list[str]] = {}
+    for download in (download for task in tasks for download in downloads(task)):
+        names = found.setdefault(download.url, [])
+        if download.name not in names:
+            names.append(download.name)
+    return found
 
 
 async def mirror(
@@ -37,22 +46,24 @@ async def mirror(
     done, slots = Mirrored(), asyncio.Semaphore(PARALLEL)
     known = await asyncio.to_thread(_index, source) if source else {}
 
-    async def provide(url: str, name: str) -> None:
+    async def provide(url: str, names: list[str]) -> None:
         async with slots:
-            report(url, await _provide(done, cache, known, url, name))
+            report(url, await _provide(done, cache, known, url, names))
 
     async with asyncio.TaskGroup() as group:
-        for url, name in wanted(tasks).items():
-            group.create_task(provide(url, name))
+        for url, names in wanted(tasks).items():
+            group.create_task(provide(url, names))
     return done
 
 
-async def _provide(done: Mirrored, cache: DownloadCache, known: dict[str, Path], url: str, name: str) -> str:
+async def _provide(
+    done: Mirrored, cache: DownloadCache, known: dict[str, list[Path]], url: str, names: list[str]
+) -> str:
     if url in cache:
         done.present.append(url)
         return "present"
-    path = next((known[candidate] for candidate in mirror_candidates(url, name) if candidate in known), None)
     try:
+        path = await asyncio.to_thread(_copy_of, url, names, known)
         if path is not None:
             await asyncio.to_thread(cache.add, url, path)
             done.imported.append(url)
@@ -65,11 +76,29 @@ async def _provide(done: Mirrored, cache: DownloadCache, known: dict[str, Path],
     return "downloaded"
 
 
-def _index(source: Path) -> dict[str, Path]:
-    """Files of a directory by their path in it, and by their name alone, which OSWorld's caches make unique."""
-    found: dict[str, Path] = {}
+def _copy_of(url: str, names: list[str], known: dict[str, list[Path]]) -> Path | None:
+    """Return the file that a directory has for a URL, the best candidate's; None where it has none.
+
+    Raises:
+        DownloadError: it has files of different contents for it, and nobody knows which one is right.
+    """
+    candidates = dict.fromkeys(path for name in names for path in mirror_candidates(url, name))
+    found = list(dict.fromkeys(path for candidate in candidates for path in known.get(normalize("NFC", candidate), ())))
+    other = next((path for path in found[1:] if not filecmp.cmp(found[0], path, shallow=False)), None)
+    if other is not None:
+        raise DownloadError(
+            f"the mirror holds two different files for {url}: {found[0]} and {other}; next step: delete the wrong one"
+        )
+    return found[0] if found else None
+
+
+def _index(source: Path) -> dict[str, list[Path]]:
+    """Files of a directory by their path in it; those of OSWorld's caches by their name alone, too."""
+    found: dict[str, list[Path]] = {}
     for path in sorted(source.rglob("*")):
         if path.is_file():
-            found.setdefault(path.name, path)
-            found[path.relative_to(source).as_posix()] = path
+            inside = normalize("NFC", path.relative_to(source).as_posix())
+            name = normalize("NFC", path.name)
+            for key in {inside, name} if _OSWORLDS_NAME.match(name) else {inside}:
+                found.setdefault(key, []).append(path)
     return found

@@ -1,21 +1,19 @@
 """What a task needs besides a desktop: files of the web, live sites, programs. Pure functions of its JSON."""
 
-import os
-import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from dart_gym.sites.site_catalog import RESERVED
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.requirements.shell_programs import NOTHING, Commands, Needs, of_script, of_words
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL
-from dart_gym.tasks.setup.command_steps import program_of
 from dart_gym.tasks.setup.setup_step import is_shell
 
-"""The empty database that OSWorld's step `update_browse_history` fills."""
-
+_COMMANDS = ("launch", "execute", "command", "execute_with_verification", "run_script")
+"""Steps that run a program."""
 _APPS = {
     "chrome": "google-chrome",
     "gimp": "gimp",
@@ -32,15 +30,31 @@ _APPS = {
     "impress": "libreoffice",
     "terminal": "gnome-terminal",
 }
-_SHELL_WORDS = frozenset(
-    "[ [[ ! { } ( ) : . alias bg bind break builtin caller case cd command continue declare dirs disown do done echo "
-    "elif else enable esac eval exec exit export false fg fi for function getopts hash help history if in jobs let "
-    "local logout popd printf pushd pwd read readonly return select set shift shopt source suspend test then time "
-    "times trap true type typeset ulimit umask unalias unset until wait while".split()
-)
-_SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash"})
-_WRAPPERS = frozenset({"sudo", "timeout", "nohup", "env"})
-_ASSIGNMENT = re.compile(r"\w+=")
+_NAMES = {
+    "google-chrome": ("chrome", "browser"),
+    "gimp": ("gimp", "gnu image"),
+    "thunderbird": ("thunderbird",),
+    "vlc": ("vlc",),
+    "code": ("vscode", "vs code", "visual studio code"),
+    "libreoffice": ("libreoffice", "calc", "impress"),
+    "gnome-terminal": ("terminal",),
+}
+"""How instructions call the programs."""
+_FILES_OF = {
+    "libreoffice": (".xlsx", ".xls", ".ods", ".docx", ".doc", ".odt", ".pptx", ".ppt", ".odp"),
+    "gimp": (".xcf",),
+}
+_GETTERS_OF = {
+    "vscode": "code",
+    "gimp": "gimp",
+    "vlc": "vlc",
+    "find_installed_extension_name": "google-chrome",
+    "bookmarks": "google-chrome",
+    "chrome": "google-chrome",
+    "open_tabs_info": "google-chrome",
+    "active_tab": "google-chrome",
+}
+"""Beginnings of the names of getters, and the program whose state they read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,89 +135,101 @@ def _host(url: str) -> str:
 def installs(task: Task) -> list[str]:
     """Python and VS Code packages that a task's set-up installs from the network, sorted."""
     found = set()
-    for text in _command_texts(task):
-        found |= {f"pip install {match[1]}" for match in re.finditer(r"\bpip3? install (?:-\S+ )*(\S+)", text)}
-        found |= {f"code --install-extension {match[1]}" for match in _EXTENSION.finditer(text)}
+    for name, *words in _calls(task):
+        if name.startswith("python") and words[:2] == ["-m", "pip"]:
+            name, words = "pip", words[2:]
+        if name in ("pip", "pip3") and words[:1] == ["install"] and "--no-index" not in words:
+            packages = [word for word in words[1:] if word and not word.startswith("-") and not _is_local(word)]
+            found |= {f"pip install {package}" for package in packages[:1]}
+        elif name == "code" and "--install-extension" in words[:-1]:
+            extension = words[words.index("--install-extension") + 1]
+            found |= {f"code --install-extension {extension}"} if not extension.endswith(".vsix") else set()
     return sorted(found)
 
 
 def packages(task: Task) -> list[str]:
     """Debian packages that a task's set-up installs, sorted."""
-    words = [word for text in _command_texts(task) for match in _PACKAGES.finditer(text) for word in match[1].split()]
-    return sorted({word.split("=")[0] for word in words if not word.startswith("-")})
-
-
-def _command_texts(task: Task) -> Iterator[str]:
-    for _, step in steps_of(task):
-        if step.get("type") in ("execute", "command", "launch"):
-            command = (step.get("parameters") or {}).get("command")
-            yield " ".join(map(str, command)) if isinstance(command, list) else str(command or "")
-
-
-_PACKAGES = re.compile(r"\bapt(?:-get)?(?: -\S+)* install((?: +-?[\w.+:=-]+)+)")
-_EXTENSION = re.compile(r"--install-extension (?!\S*\.vsix)(\S+)")
-
-
-def programs(task: Task) -> list[str]:
-    """Programs that a task starts or is about, as far as its JSON tells, sorted."""
     found: set[str] = set()
+    for name, *words in _calls(task):
+        given = [word for word in words if word and not word.startswith("-")]
+        if name in ("apt", "apt-get", "aptitude") and given[:1] == ["install"]:
+            found |= {word.split("=")[0] for word in given[1:] if not _is_local(word)}
+    return sorted(found)
+
+
+def _is_local(word: str) -> bool:
+    """Whether a package is a file of the desktop."""
+    return word.startswith((".", "/", "~")) or word.endswith((".whl", ".tar.gz", ".zip", ".deb"))
+
+
+def _calls(task: Task) -> Iterator[tuple[str, ...]]:
+    for _, step in steps_of(task):
+        if step.get("type") in _COMMANDS:
+            yield from _of_command(step.get("parameters") or {}).calls
+
+
+def programs(task: Task) -> Needs:
+    """Return which programs a task's set-up starts or its evaluation is about; one of each set is enough.
+
+    `related_apps` alone says little: an application of them counts where a getter reads its state or its files, or the
+    instruction names it.
+    """
+    found = NOTHING
     for _, step in steps_of(task):
         parameters = step.get("parameters") or {}
-        if step.get("type") in ("launch", "execute", "command"):
-            found |= set(_programs_of(parameters))
+        if step.get("type") in _COMMANDS:
+            found |= _of_command(parameters).needs
         elif step.get("type") == "open":
-            found.add("xdg-open")
+            opened = ["xdg-open", *_openers(str(parameters.get("path")))]
+            found |= frozenset(frozenset({program}) for program in opened)
         elif step.get("type") in ("activate_window", "close_window"):
-            found.add("wmctrl")
+            found |= of_words(["wmctrl"]).needs
+        verification = parameters.get("verification")
+        if isinstance(verification, dict):
+            command = verification.get("command_success")
+            found |= _of_command({"command": command, "shell": isinstance(command, str)}).needs
+    return found | _of_evaluation(task) | _of_related_apps(task)
+
+
+def _openers(path: str) -> list[str]:
+    """Return the program that opens a file, where only one can."""
+    return [program for program, ends in _FILES_OF.items() if path.lower().endswith(ends)]
+
+
+def _of_command(parameters: dict[str, Any]) -> Commands:
+    """Return what one command runs, read as OSWorld reads it."""
+    command = parameters.get("command")
+    if isinstance(command, list) and all(isinstance(word, str) for word in command) and command:
+        return of_script(command[0]) if is_shell(parameters) else of_words(_unassigned(command))
+    if not isinstance(command, str) or not command.strip():
+        return Commands()
+    if is_shell(parameters):
+        return of_script(command)
+    try:
+        return of_words(_unassigned(shlex.split(command)))
+    except ValueError:
+        return Commands()  # an open quote: the step says so
+
+
+def _unassigned(words: list[str]) -> list[str]:
+    """Return words without the assignments before the program."""
+    while words and words[0].partition("=")[1] and words[0].partition("=")[0].isidentifier():
+        words = words[1:]
+    return words
+
+
+def _of_evaluation(task: Task) -> Needs:
+    kinds = [str(getter.get("type")) for getter in getters_of(task)]
+    found = {program for kind in kinds for start, program in _GETTERS_OF.items() if kind.startswith(start)}
+    return frozenset(frozenset({program}) for program in found)
+
+
+def _of_related_apps(task: Task) -> Needs:
+    """Return the related applications that the instruction names, or whose files are looked at."""
     apps = task.raw.get("related_apps") or []
     names = [str(app).lower().replace(" ", "_") for app in apps] if isinstance(apps, list) else []
-    return sorted(found | {_APPS[name] for name in names if name in _APPS})
-
-
-def _programs_of(parameters: dict[str, Any]) -> Iterator[str]:
-    """Programs of one command; of a shell line, those at the beginnings of its commands."""
-    words = parameters.get("command")
-    if isinstance(words, list) and words[:1] and words[0] in _SHELLS and "-c" in words[:-1]:
-        yield from _shell_programs(str(words[words.index("-c") + 1]))
-    elif is_shell(parameters):
-        yield from _shell_programs(words[0] if isinstance(words, list) and words else str(words))
-    else:
-        name = program_of(parameters)
-        if name and not _is_script(words):
-            yield name
-
-
-def _is_script(words: Any) -> bool:
-    """Whether a command runs a file that the task itself brought."""
-    first = words[0] if isinstance(words, list) and words else str(words).split(" ", 1)[0]
-    return "/" in first and not first.startswith(("/usr/", "/bin/", "/opt/"))
-
-
-def _shell_programs(line: str) -> Iterator[str]:
-    """Programs at the beginnings of a shell line's commands, as well as a look at its words can tell."""
-    for command in _commands(line):
-        words = [word for word in command if not _ASSIGNMENT.match(word)]
-        while words and words[0] in _WRAPPERS:
-            yield words[0]
-            words = [word for word in words[1:] if not word.startswith("-")]
-        if not words or words[0] in _SHELL_WORDS or _is_script(words):
-            continue
-        name = os.path.basename(words[0])
-        if re.fullmatch(r"[A-Za-z][\w.+-]*", name):
-            yield name
-
-
-def _commands(line: str) -> Iterable[list[str]]:
-    lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars=";&|()")
-    lexer.whitespace_split = True
-    command: list[str] = []
-    try:
-        for word in lexer:
-            if set(word) <= set(";&|()"):
-                yield command
-                command = []
-            else:
-                command.append(word)
-    except ValueError:
-        return  # an open quote: the shell will say so
-    yield command
+    text = task.instruction.lower()
+    paths = [path for getter in getters_of(task) for path in _listed(getter.get("path") or "")]
+    made = {program for path in paths for program in _openers(path)}
+    related = {_APPS[name] for name in names if name in _APPS}
+    return frozenset(frozenset({app}) for app in related if app in made or any(word in text for word in _NAMES[app]))

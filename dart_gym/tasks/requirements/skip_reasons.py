@@ -11,14 +11,23 @@ from urllib.parse import urlsplit
 from dart_gym.desktops.applications.browser import BROWSER_VARIABLE, BROWSERS
 from dart_gym.desktops.applications.debian_applications import program_of_package
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.evaluation.getters import GETTERS
+from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.requirements import needs, upstream_names
 from dart_gym.tasks.setup.setup_runner import HANDLERS, UNSUPPORTED
 
 ACCOUNT_GETTERS = frozenset({"googledrive_file"})
 LEFT_OUT_METRICS = {"compare_image_text": "needs easyocr, which the evaluator environment leaves out"}
 
+NO_EVALUATOR = "unknown metric: the task has no evaluator"
+UNKNOWN_KINDS = frozenset({"unknown step", "unknown metric", "unknown getter", "metric left out"})
+"""Kinds of reasons that hold wherever a task runs: we cannot carry it out, or score it."""
+
 PROVIDED = frozenset({"google-chrome", "python", "python3", "pip", "sudo", "su", "apt", "apt-get", "snap"})
 """Programs that the desktop itself brings (shims), whatever the machine has; Chrome needs a browser behind it."""
+
+KNOWN_METRICS = upstream_names.METRICS | METRICS.keys()
+KNOWN_GETTERS = upstream_names.GETTERS | GETTERS.keys()
 
 SOLVED_ONLINE = {
     "69acbb55-d945-4927-a87b-8480e1a5bb7e": "clones a repository and installs Python packages",
@@ -44,11 +53,12 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
     name = str(task.raw.get("id", ""))
     reasons = [*_unknown_parts(task), *_accounts(task)]
     installed = {program for package in needs.packages(task) if (program := program_of_package(package))}
-    missing = sorted(program for program in {*needs.programs(task), *installed} if not has_program(program))
+    wanted = {*needs.programs(task), *(frozenset({program}) for program in installed)}
+    missing = sorted(" or ".join(sorted(need)) for need in wanted if not any(map(has_program, need)))
     if "code" in missing:
         missing.remove("code")
         reasons.append("VS Code: it is not in Debian")
-    reasons += [f"missing program: {program}" for program in missing]
+    reasons += [f"missing program: {programs}" for programs in missing]
     if name in OTHER_SYSTEM:
         reasons.append(f"other system: {OTHER_SYSTEM[name]}")
     reasons += [f"live web: {site}" for site in needs.sites(task)]
@@ -74,11 +84,11 @@ def _unknown_parts(task: Task) -> list[str]:
     kinds = dict.fromkeys(str(step.get("type")) for _, step in needs.steps_of(task))
     reasons = [f"unknown step: {kind}" for kind in kinds if kind not in HANDLERS and kind not in UNSUPPORTED]
     funcs = dict.fromkeys(needs.funcs_of(task))
-    reasons += [f"unknown metric: {func}" for func in funcs if func not in upstream_names.METRICS]
+    reasons += [f"unknown metric: {func}" for func in funcs if func not in KNOWN_METRICS]
     reasons += [f"metric left out: {func} {LEFT_OUT_METRICS[func]}" for func in funcs if func in LEFT_OUT_METRICS]
     getters = dict.fromkeys(str(getter.get("type")) for getter in needs.getters_of(task))
-    reasons += [f"unknown getter: {getter}" for getter in getters if getter not in upstream_names.GETTERS]
-    return reasons if funcs else [*reasons, "unknown metric: the task has no evaluator"]
+    reasons += [f"unknown getter: {getter}" for getter in getters if getter not in KNOWN_GETTERS]
+    return reasons if funcs else [*reasons, NO_EVALUATOR]
 
 
 def _accounts(task: Task) -> list[str]:

@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -27,6 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from unicodedata import normalize
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
@@ -43,7 +46,7 @@ DOWNLOAD_TIMEOUT_S = 300.0
 _TRIES = 3
 _RETRY_S = 1.0
 _CHUNK = 1 << 20
-_HUB_MARK = "/resolve/main/"
+_HUB_MARK = re.compile("/(?:resolve|raw|blob)/[^/]+/")
 
 
 class DownloadError(TaskError):
@@ -232,8 +235,16 @@ def osworld_cache_name(url: str, name: str) -> str:
 
 
 def mirror_candidates(url: str, name: str) -> list[str]:
-    """Where a directory of hub files, or a cache of OSWorld, may hold a URL's content; best first. Pure."""
-    plain = url.split("?", 1)[0].split("#", 1)[0]
-    hub = [plain.split(_HUB_MARK, 1)[1]] if _HUB_MARK in plain else []
-    safe = [path for path in hub if ".." not in path.split("/") and not path.startswith("/")]
-    return [*safe, osworld_cache_name(url, name)]
+    """Where a directory of hub files, or a cache of OSWorld, may hold a URL's content; best first. Pure.
+
+    A copy of a hub may have a file under its name or under the name as it stands in the URL, with percent escapes, with
+    a query, and in either form of Unicode's accents.
+    """
+    parts = urlsplit(url)
+    paths = [f"{parts.netloc}{parts.path}"]  # as `wget -x` names files
+    if (match := _HUB_MARK.search(parts.path)) is not None:
+        paths.insert(0, parts.path[match.end() :])
+    asked = [path + end for path in paths for end in dict.fromkeys(("", f"?{parts.query}" if parts.query else ""))]
+    named = [*(unquote(path) for path in asked), *asked, osworld_cache_name(url, name)]
+    forms = dict.fromkeys(normalize(form, path) for path in named for form in ("NFC", "NFD"))
+    return [path for path in forms if ".." not in path.split("/") and not path.startswith("/")]

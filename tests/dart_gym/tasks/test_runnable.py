@@ -1,0 +1,167 @@
+"""Drawing and wildcards take what can run; naming anything else is an error that says why."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import gymnasium
+import pytest
+
+from dart_agent.commands import agent_cli
+from dart_gym.core.errors import ConfigurationError, UnrunnableTaskError
+from dart_gym.envs.desktop_env import DesktopEnv, OSWorldEnv
+from dart_gym.envs.vector_env import OSWorldVectorEnv
+from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.requirements import runnable
+from dart_gym.tasks.requirements.runnable import Place, check_runnable, runnable_ids, select
+from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_train.config.run_config import RunConfig
+from dart_train.config.task_names import check_tasks, expand
+
+URL = "https://huggingface.co/datasets/x/resolve/main/a.txt"
+DOWNLOAD = {"type": "download", "parameters": {"files": [{"url": URL, "path": "/home/user/a.txt"}]}}
+COUNTING = {"type": "execute", "parameters": {"command": "x=$((1+1)); f() { ls; }; f", "shell": True}}
+NEEDS = {  # name: part of a task, and the reason that keeps it from running here
+    "plain": ({}, ""),
+    "shell": (
+        {"config": [COUNTING]},
+        "",
+    ),
+    "absent": ({"config": [{"type": "launch", "parameters": {"command": ["absent-program"]}}]}, "absent-program"),
+    "metric": ({"evaluator": {"func": "no_such_metric"}}, "no_such_metric"),
+    "site": ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://a.b/"]}}]}, "a.b"),
+    "file": ({"config": [DOWNLOAD]}, "download cache"),
+    "drive": ({"config": [{"type": "googledrive", "parameters": {}}]}, "account"),
+}
+RUNNABLE = ["osworld/plain", "osworld/shell"]
+
+
+def make_config(**changes) -> RunConfig:
+    return RunConfig.parse({"name": "r", "rollout": {"tasks": ["fake/click-button"]}, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Seven tasks of OSWorld, two of which can run, with an empty cache."""
+    for name, (parts, _) in NEEDS.items():
+        raw = {"id": name, "instruction": "", "evaluator": {"func": "infeasible"}, "related_apps": ["VS Code"], **parts}
+        (tmp_path / "tasks").mkdir(exist_ok=True)
+        (tmp_path / "tasks" / f"{name}.json").write_text(json.dumps(raw))
+    monkeypatch.setenv("DART_GYM_OSWORLD", str(tmp_path / "tasks"))
+    monkeypatch.setenv("DART_GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DART_GYM_FETCH_HOSTS", raising=False)
+    registry._tasks.cache_clear()
+    runnable._say_once.cache_clear()
+    yield tmp_path
+    registry._tasks.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        lambda: runnable_ids("osworld"),
+        lambda: OSWorldEnv()._choice.task_ids,
+        lambda: DesktopEnv(suite="osworld")._choice.task_ids,
+        lambda: OSWorldVectorEnv(2)._choice.task_ids,
+        lambda: gymnasium.make("DartGym/OSWorld-v0").unwrapped._choice.task_ids,
+        lambda: expand(["osworld/*"]),
+        lambda: agent_cli.expand_tasks(["osworld"]),
+        lambda: agent_cli.expand_tasks(["osworld/*"]),
+    ],
+)
+def test_what_can_run_is_taken_and_the_rest_is_counted_and_named_once(folder, ids, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert list(ids()) == RUNNABLE
+        ids()
+    (record,) = [record for record in caplog.records if record.name == runnable.__name__]
+    assert "5 of 7" in record.getMessage()
+    for name, (_, reason) in NEEDS.items():
+        assert not reason or (f"osworld/{name}" in record.getMessage() and reason in record.getMessage())
+
+
+def test_a_list_of_tasks_is_treated_like_a_suite(folder):
+    (folder / "test_all.json").write_text(json.dumps({"os": list(NEEDS)}))
+    assert expand([str(folder / "test_all.json")]) == RUNNABLE
+
+
+@pytest.mark.parametrize(("name", "reason"), [(name, reason) for name, (_, reason) in NEEDS.items() if reason])
+def test_naming_a_task_that_cannot_run_says_why(folder, name, reason):
+    task, file = f"osworld/{name}", str(folder / "tasks" / f"{name}.json")
+    raw = json.loads((folder / "tasks" / f"{name}.json").read_text())
+    env, envs = DesktopEnv("osworld/plain"), OSWorldVectorEnv(1, "osworld/plain")
+    for use in (
+        lambda: DesktopEnv(task),
+        lambda: DesktopEnv(file),
+        lambda: DesktopEnv(tasks=["osworld/plain", task]),
+        lambda: OSWorldVectorEnv(2, task),
+        lambda: env.reset(options={"task_id": task}),
+        lambda: env.reset(options={"task": raw}),
+        lambda: env.reset(options={"task": file}),
+        lambda: envs.reset(options={"task_ids": [task]}),
+        lambda: envs.async_reset(tasks=[raw]),
+        lambda: agent_cli.expand_tasks([task]),
+        lambda: agent_cli.expand_tasks([file]),
+        lambda: check_tasks(make_config(rollout={"tasks": [task]})),
+    ):
+        with pytest.raises(UnrunnableTaskError, match=reason):
+            use()
+
+
+def test_a_suite_in_which_nothing_can_run_is_an_error(folder):
+    for name in RUNNABLE:
+        (folder / "tasks" / f"{name.partition('/')[2]}.json").unlink()
+    for use in (
+        lambda: gymnasium.make("DartGym/OSWorld-v0"),
+        lambda: DesktopEnv(suite="osworld"),
+        lambda: DesktopEnv("fake/two-steps").reset(options={"suite": "osworld"}),
+        lambda: expand(["osworld/*"]),
+        lambda: check_tasks(make_config(rollout={"tasks": ["osworld/*"]})),
+        lambda: agent_cli.expand_tasks(["osworld"]),
+    ):
+        with pytest.raises(UnrunnableTaskError, match="no task of .*osworld.* can run"):
+            use()
+
+
+def test_files_that_are_cached_or_may_be_fetched_keep_no_task_away(folder, monkeypatch):
+    (folder / "a.txt").write_text("a")
+    monkeypatch.setenv("DART_GYM_FETCH_HOSTS", "huggingface.co")
+    assert "osworld/file" in runnable_ids("osworld")
+    monkeypatch.setenv("DART_GYM_OFFLINE", "1")
+    assert "osworld/file" not in runnable_ids("osworld")
+    DownloadCache.default().add(URL, folder / "a.txt")
+    assert "osworld/file" in runnable_ids("osworld")
+
+
+def test_of_another_machine_only_what_is_sure_counts(folder):
+    def found(place):
+        return {name.partition("/")[2] for name in select("osworld", place).runnable}
+
+    assert found(Place.of("ws://elsewhere:8765")) == {"plain", "shell", "absent", "file"}
+    assert found(Place.of("ws+unix:///run/x.sock")) == {"plain", "shell"}
+    assert found(Place.of(None, "http://vm:5000")) == {"plain", "shell", "absent", "file", "site", "drive"}
+
+
+def test_a_task_without_an_evaluator_may_be_named():
+    check_runnable(registry.task_from_dict({"id": "a", "instruction": "look"}), Place.of())
+
+
+def test_unused_related_applications_keep_no_task_away():
+    def reasons(**parts) -> list[str]:
+        raw = {"id": "a", "instruction": "", "evaluator": {"func": "infeasible"}, **parts}
+        return Place(set(), lambda program: program != "code").reasons(registry.task_from_dict(raw))
+
+    assert reasons(related_apps=["VS Code"]) == reasons(related_apps=["vscode", "os"]) == []
+    assert reasons(related_apps=["vscode"], instruction="In VS Code, open the folder.")
+    assert reasons(config=[{"type": "launch", "parameters": {"command": ["code", "-g", "/a"]}}])
+    assert reasons(evaluator={"func": "exact_match", "result": {"type": "vscode_config"}})
+
+
+def test_the_bundled_suites_are_whole_where_everything_is_installed():
+    place = Place(set(), lambda program: True)
+    for suite in ("debian-basics", "dialogs", "sites", "fake", "drawn"):
+        assert not select(suite, place).skipped
+
+
+def test_the_error_is_one_of_a_setting():
+    assert not issubclass(UnrunnableTaskError, ConfigurationError) and UnrunnableTaskError.hopeless
