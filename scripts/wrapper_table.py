@@ -19,6 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium import wrappers as single
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector
 
@@ -59,9 +60,12 @@ def chosen(number: int) -> Any:
     return Done() if number else Click(5, 5)
 
 
+_VIDEOS = tempfile.TemporaryDirectory(prefix="wrapper-table-")
+
+
 def videos() -> str:
-    """A directory that is thrown away."""
-    return tempfile.mkdtemp(prefix="wrapper-table-")
+    """A new directory that is thrown away in the end."""
+    return tempfile.mkdtemp(dir=_VIDEOS.name)
 
 
 ONE: dict[str, Wrap] = {
@@ -199,6 +203,8 @@ def verdict(kind: str, name: str, *, of_vector: bool) -> str:
     try:
         env = make(kind, wrap, wrap_many)
         play(env, kind, numbered=name in NUMBERED)
+    except (ImportError, DependencyNotInstalled) as error:
+        return f"needs a package more: {error}"[:160]
     except Exception as error:  # whatever a wrapper raises is the cell's content
         return f"{type(error).__name__}: {error}".split("\n")[0][:160]
     finally:
