@@ -25,15 +25,17 @@ def ablate(
 ) -> None:
     """Compare variants of CONFIG; the same command goes on where it was."""
     from dart_train.config.run_config import load_config
-    from dart_train.launch import ablation, pipeline
+    from dart_train.launch import ablation
+    from dart_train.preflight.problems import refuse
+    from dart_train.preflight.run_check import check_run
     from dart_train.report import ablation_table
     from dart_train.run.run_directory import RunDirectory
 
     limit = ablation.read_budget(budget)
     variants = ablation.variants_of(switch, grid=grid)
     planned = ablation.planned_runs(config, overrides or [], variants, seeds=seeds, budget=limit)
-    for one in {run.variant: run.config for run in planned}.values():
-        pipeline.check_plugins(one)
+    variants_planned = {run.variant: run.config for run in planned}
+    refuse(f"{name}: {text}" for name, one in variants_planned.items() for text in check_run(one, runs_dir).problems)
     root = runs_dir / (name or f"ablation-{load_config(config, overrides).name}")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(planned)} runs of {len({run.variant for run in planned})} variants below {root}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dart_train.commands.options import ConfigPath, Overrides, load
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Overrides, load
 from dart_train.config.run_config import ConfigError
 
 
@@ -27,14 +27,22 @@ def plan(
     step_seconds: Annotated[float, typer.Option(min=0.01, help="of a step: desktop and model")] = 6.0,
     json: Annotated[Path | None, typer.Option(help="also write the plan as JSON")] = None,
 ) -> None:
-    """Work out memory, disk and time of CONFIG, without loading anything; status 1 where it does not fit."""
+    """Check CONFIG and work out its memory, disk and time, without loading a model; status 1 where it cannot run."""
     from dart_train.core.device_peaks import peak_flops
-    from dart_train.plan.plan_machine import image_tokens, model_size, this_machine
+    from dart_train.plan.plan_machine import image_tokens, is_here, model_size, this_machine
     from dart_train.plan.plan_tables import as_values, shown
     from dart_train.plan.run_plan import Assumed
     from dart_train.plan.run_plan import plan as work_out
+    from dart_train.preflight.problems import refuse
+    from dart_train.preflight.run_check import check_elsewhere, check_run
 
     loaded = load(config, overrides, None)
+    elsewhere = any(value is not None for value in (gpus, gpu_memory, host_memory, model))
+    size = model_size(loaded.model.path, model) if model is not None or is_here(loaded.model.path) else None
+    checked = check_elsewhere(loaded, model_here=model is None) if elsewhere else check_run(loaded, DEFAULT_RUNS_DIR)
+    if size is None:
+        refuse([*checked.problems, "to plan without the model here, name its size: --model 3b or --model 7b"])
+        return
     machine = this_machine()
     if gpus is not None:
         machine = replace(machine, gpus=gpus, host_bytes=None)  # another machine than this one
@@ -53,10 +61,10 @@ def plan(
         raise ConfigError(f"--screen {screen!r} is not WxH, such as 1920x1080")
     tokens = image_tokens(loaded, int(width), int(height))
     assumed = Assumed(steps, min(response, loaded.rollout.sampling.max_tokens), tokens, step_seconds)
-    size = model_size(loaded.model.path, model)
     found = work_out(loaded, size, replace(machine, mfu=mfu), assumed)
     Console().print(shown(found, replace(machine, mfu=mfu), assumed))
     if json is not None:
         json.write_text(json_format.dumps(as_values(found), indent=1))
+    refuse(problem for problem in checked.problems if problem not in found.refusals)
     if found.refusals or (found.room is not None and found.rank.peak > found.room):
         raise typer.Exit(1)

@@ -54,25 +54,27 @@ def run(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved configuration and end")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check, print what is resolved, and end")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
     start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,
     ray: Ray = None,
 ) -> None:
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train.launch import pipeline
-    from dart_train.plan.plan_machine import refuse_what_cannot_fit
+    from dart_train.preflight.problems import refuse
+    from dart_train.preflight.run_check import check_elsewhere, check_run
 
     loaded = load(config, overrides, name)
     if dry_run:
         sys.stdout.write(dump_config(loaded))
-        placement = pipeline.place_here(loaded)
-        pipeline.check(loaded, placement.demand.ranks)
-        Console(stderr=True, soft_wrap=True).print(placement.sentence, highlight=False)
+        sys.stdout.flush()
+        checked = check_run(loaded, runs_dir)
+        if checked.placement is not None:
+            Console(stderr=True, soft_wrap=True).print(checked.placement.sentence, highlight=False)
+        refuse(checked.problems)
         return
-    pipeline.check_plugins(loaded)
-    if ray is None:
-        refuse_what_cannot_fit(loaded)
+    # GPUs may be in use by processes of this very run, which `pipeline.execute` waits for.
+    refuse((check_run(loaded, runs_dir, occupied=False) if ray is None else check_elsewhere(loaded)).problems)
     with explained_file_errors(runs_dir / loaded.name):
         only = pipeline.START if start_only else None
         finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray)
@@ -91,9 +93,11 @@ def controls(
     """Repeat a finished run with shuffled rewards, which must not learn, and add that to its report."""
     from dart_train.launch import controls as command
     from dart_train.launch import pipeline
+    from dart_train.preflight.problems import refuse
+    from dart_train.preflight.run_check import check_run
 
     loaded = load(config, overrides, name)
-    pipeline.check_plugins(loaded)
+    refuse(check_run(loaded, runs_dir, occupied=False).problems)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 

@@ -18,12 +18,10 @@ import functools
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -32,9 +30,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.utils.owned_directories import make_owned_directory
-from dart_gym.utils.plugins import Registry
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
-from dart_train.config.task_names import check_tasks
 from dart_train.core.train_errors import Interrupted
 from dart_train.launch import cluster_nodes
 from dart_train.launch.cluster_nodes import ClusterNodes
@@ -410,43 +406,6 @@ def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
     if not occupied:
         gpus = [dataclasses.replace(gpu, used_mb=0) for gpu in gpus]
     return place(config, gpus, sorted(os.sched_getaffinity(0)))
-
-
-def check_plugins(config: RunConfig) -> None:
-    """Import what is not built in, before the processes that use it do. Raises `PluginError`: one is unusable."""
-    from dart_agent.formats import get_format
-    from dart_train.trainer.losses import advantages, surrogates
-    from dart_train.trainer.settings.trainer_section import TRAINERS
-
-    trainer = config.trainer
-    named: tuple[tuple[Registry[Any], str], ...] = (
-        (TRAINERS, trainer.kind),
-        (surrogates.LOSSES, trainer.loss_type),
-        (advantages.ADVANTAGES, trainer.advantage),
-    )
-    for registry, name in named:
-        if registry.describe().get(name) != "built in":
-            registry.get(name)
-    get_format(config.agent.format)
-
-
-def check(config: RunConfig, ranks: int = 1) -> None:
-    """Find what only a start would show: settings of the trainer, and names of trainers, formats and tasks.
-
-    Args:
-        config: the run.
-        ranks: that will train together.
-
-    Raises:
-        DartTrainError: a value is wrong.
-        DartGymError: no such trainer, format or task, or it cannot be used.
-    """
-    from dart_train.modules.learn import trainer_arguments
-
-    check_plugins(config)
-    check_tasks(config)
-    with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory
-        trainer_arguments(config, RunDirectory(Path(scratch) / config.name), ranks)
 
 
 def say_result(run: RunDirectory, console: Console) -> None:

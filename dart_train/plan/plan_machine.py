@@ -11,7 +11,7 @@ from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.device_peaks import peak_flops
 from dart_train.modules.prepare import SHIPPED_MODELS
 from dart_train.placement.gpu_discovery import gpus_here
-from dart_train.plan.run_plan import Machine, refusals
+from dart_train.plan.run_plan import Machine
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
 
 
@@ -46,6 +46,11 @@ def model_size(path: str, model: str | None = None) -> ModelSize:
     return ModelSize.of_directory(path)
 
 
+def is_here(path: str) -> bool:
+    """Return whether a run's model is on this machine, or built or shipped with the package."""
+    return path == "tiny" or path in SHIPPED_MODELS or (Path(path) / "config.json").is_file()
+
+
 def image_tokens(config: RunConfig, width: int, height: int) -> int:
     """Tokens of a screenshot, by the model's processor where it is here."""
     path = Path(config.model.path)
@@ -53,12 +58,3 @@ def image_tokens(config: RunConfig, width: int, height: int) -> int:
     spec = VisionSpec.from_dir(path) if here else VisionSpec(max_pixels=config.agent.max_pixels or 12_845_056)
     rows, columns = spec.resized(height, width)
     return rows * columns // spec.factor**2
-
-
-def refuse_what_cannot_fit(config: RunConfig) -> None:
-    """End a run whose certain parts cannot fit this machine. Raises `ConfigError`: the sum, and what to change."""
-    if config.trainer.kind != "dart_grpo" or not (Path(config.model.path) / "config.json").is_file():
-        return
-    found = refusals(config, model_size(config.model.path), this_machine())
-    if found:
-        raise ConfigError(f"this run does not fit: {'; '.join(found)}. All of it: dart-train plan")

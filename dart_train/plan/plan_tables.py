@@ -20,7 +20,7 @@ def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
         Text(f"peak {plan.rank.peak / GIB:.1f}{room} GiB\n"),
         Text(_engine(plan)),
         _table("GiB of the host's memory, desktops left out", plan.host, GIB),
-        _table("GB of disk in an hour", plan.disk, 10**9),
+        _table("GB of disk: screenshots of an hour, and what is kept at most", plan.disk, 10**9),
     ]
     if plan.seconds:
         parts.append(_table(f"seconds of a step, at {machine.mfu:.0%} of the peak", plan.seconds, 1))

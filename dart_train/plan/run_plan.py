@@ -266,16 +266,34 @@ def _host(
 
 
 def _disk(config: RunConfig, size: ModelSize, assumed: Assumed, step_s: float) -> dict[str, int]:
-    """Bytes of an hour of training, by cause; versions and states that are removed again are not counted twice."""
+    """Bytes of an hour of training, by cause; of versions and states those that are kept at the same time, at most."""
     steps = 3600 / max(step_s, 1e-9)
     trainer = config.trainer
-    trained = size.adapter(trainer.lora_r) if trainer.use_peft else size.total
-    state = (4 + moments_of(str(trainer.model_dump().get("optim") or "adamw"))) * trained
     episodes = steps * trainer.groups_per_step * config.rollout.group_size
     return {
         "screenshots": int(episodes * assumed.steps * assumed.screenshot_bytes),
-        "versions kept": int(min(steps / trainer.publish_steps, trainer.keep_published) * size.stored * size.total),
-        "states kept": int(min(steps / trainer.save_steps, trainer.save_total_limit or math.inf) * state),
+        **_kept(config, size),
+    }
+
+
+def certain_disk(config: RunConfig, size: ModelSize) -> int:
+    """Bytes of what a run keeps at the same time, whatever it plays: versions, states, and one being written."""
+    kept = _kept(config, size)
+    return sum(kept.values())
+
+
+def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
+    trainer = config.trainer
+    trained = size.adapter(trainer.lora_r) if trainer.use_peft else size.total
+    state = (4 + moments_of(str(trainer.model_dump().get("optim") or "adamw"))) * trained
+    version = size.stored * size.total
+    warm = 1 if config.warmup.limited else 0
+    best = 1 if config.evaluation.monitor.every_rollouts or config.evaluation.final == "best" else 0
+    control = 1 if config.controls.supervised else 0
+    return {
+        # One more while it is written: the oldest goes when the newest is whole.
+        "versions kept": (trainer.keep_published + 1 + warm + best + control) * version,
+        "states kept": ((trainer.save_total_limit or 2) + 1) * state,
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dart_train.config.run_config import load_config
 from dart_train.core.metrics_log import read_metrics
-from dart_train.launch import pipeline
+from dart_train.preflight.settings_check import settings_problems
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(900)
@@ -38,7 +38,7 @@ def run(name: str, runs_dir: Path, *settings: str) -> dict:
 @pytest.mark.parametrize(("name", "kept"), [("drawn", 0.8), ("multiturn", 0.25)])
 def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name, kept):
     config = load_config(ROOT / "configs" / f"{name}.yaml")
-    pipeline.check(config)
+    assert settings_problems(config, 1) == []
     curation = config.data.curation
     assert curation.experience_pool and curation.dynamic_rollouts and curation.dynamic_length
     assert config.trainer.top_entropy_quantile == kept and config.trainer.tis_clip_max == 1.0

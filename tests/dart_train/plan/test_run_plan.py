@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
-from dart_train.plan import plan_machine
-from dart_train.plan.plan_machine import model_size, refuse_what_cannot_fit
+from dart_train.plan.plan_machine import model_size
 from dart_train.plan.run_plan import Assumed, Machine, plan, refusals
+from dart_train.preflight import machine_check
+from dart_train.preflight.run_check import check_run
 
 ROOT = Path(__file__).parents[3]
 PAPER = ROOT / "configs" / "dart_osworld_7b.yaml"
@@ -134,10 +135,10 @@ def test_a_model_that_is_not_here_and_no_size_is_one_message():
         model_size("", "70b")
 
 
-def test_a_run_that_cannot_fit_is_refused_before_it_begins(monkeypatch, tmp_path):
+def test_a_run_that_cannot_fit_is_refused_before_it_begins(monkeypatch):
     assets = ROOT / "dart_train" / "assets" / "tiny_base"
     config = load_config(ROOT / "configs" / "quickstart.yaml", [f"model.path={assets}"])
-    refuse_what_cannot_fit(config)
-    monkeypatch.setattr(plan_machine, "this_machine", lambda: Machine(host_bytes=1 << 20))
-    with pytest.raises(ConfigError, match="this run does not fit: each of 1 ranks holds .* before the first token"):
-        refuse_what_cannot_fit(config)
+    assert check_run(config, ROOT / "runs").problems == ()
+    monkeypatch.setattr(machine_check, "this_machine", lambda: Machine(host_bytes=1 << 20))
+    (said,) = check_run(config, ROOT / "runs").problems
+    assert "each of 1 ranks holds" in said and "before the first token" in said
