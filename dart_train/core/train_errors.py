@@ -90,6 +90,12 @@ class TasksFailedError(DartTrainError):
     """No task of the training set could be played for too long; each loses its desktop."""
 
 
+class TrainedNothing(DartTrainError):
+    """A run has ended, and no optimizer step changed the weights."""
+
+    hopeless = True
+
+
 class CheckpointError(DataError):
     """A checkpoint cannot be published as asked, or is not whole."""
 

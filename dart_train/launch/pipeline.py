@@ -31,7 +31,7 @@ from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.utils.owned_directories import make_owned_directory
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
-from dart_train.core.train_errors import Interrupted
+from dart_train.core.train_errors import Interrupted, TrainedNothing
 from dart_train.launch import cluster_nodes
 from dart_train.launch.cluster_nodes import ClusterNodes
 from dart_train.modules.prepare import SHIPPED_MODELS
@@ -53,6 +53,8 @@ from dart_train.run.supervisor import ModuleSpec, Supervisor, python_module
 from dart_train.terminal.panel import Panel
 
 TICK_S = 0.25
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""Settings of torch's allocator: micro-batches differ in size, and memory in pieces of fixed sizes would lie idle."""
 SUPERVISED = "supervised"
 START = ("prepare", "demonstrate", "warmup", "base", "before", "greedy_before")  # before the reinforcement learning
 WARM_VERSION = 1
@@ -175,6 +177,8 @@ class Pipeline:
         cluster = ("--url", str(self._cluster_url))
         self._start("data", service=True)
         self._start("rollout", *cluster)
+        if self.placement.demand.shared:
+            self._until_engines_serve()
         self._start("learn")
         if self.config.evaluation.monitor.every_rollouts:
             self._start("monitor", *cluster, service=True)
@@ -183,6 +187,17 @@ class Pipeline:
             self.supervisor.stop("monitor")
         self.supervisor.stop("rollout")
         self.supervisor.stop("data")
+
+    def _until_engines_serve(self) -> None:
+        """Wait for the engines that share GPUs with the trainer: they measure the free memory while they start.
+
+        Beside a trainer that allocates, what it takes would count as theirs, and their cache would be too small.
+        """
+        written, began = self.run.metrics("rollout"), time.time()
+        while not (written.exists() and written.stat().st_mtime >= began):
+            if self.supervisor.modules["rollout"].finished:
+                return
+            self._tick()
 
     def _test_after(self) -> None:
         """Beside it begins the supervised control, which needs one processor for as long as RL took."""
@@ -305,7 +320,10 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
             gpus = placement.trainer[:1]
         case "cluster" if placement.cores:
             argv = ("taskset", "--cpu-list", ",".join(map(str, placement.cores)), *argv)
-    return dataclasses.replace(spec, argv=argv, env=spec.env | gpu_environment(gpus))
+    env = spec.env | gpu_environment(gpus)
+    if gpus and command in ("learn", "warmup") and ALLOCATOR not in os.environ:
+        env[ALLOCATOR] = "expandable_segments:True"
+    return dataclasses.replace(spec, argv=argv, env=env)
 
 
 def cluster_server(url: str, config: Path) -> ModuleSpec:
@@ -409,7 +427,7 @@ def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
 
 
 def say_result(run: RunDirectory, console: Console) -> None:
-    """The last lines of a run: what it came to and where the report lies."""
+    """Print the last lines of a run: what it came to and where the report lies. Raises `TrainedNothing`."""
     figures = read_json(run.figures, f"make it anew: dart-train report {run.config} --runs-dir {run.root.parent}")
     before, after = figures.get("success_before"), figures.get("success_after")
     if before is not None and after is not None:
@@ -419,3 +437,8 @@ def say_result(run: RunDirectory, console: Console) -> None:
             "of reinforcement learning)"
         )
     console.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
+    if figures.get("trained_steps") == 0:
+        raise TrainedNothing(
+            "the run has trained nothing: no optimizer step changed the weights. Look at what became of the groups "
+            f"(dart-train data stats {run.config}): all dropped, without signal, or never complete"
+        )

@@ -15,7 +15,8 @@ from dart_train.modules.module_context import ModuleContext
 from dart_train.modules.module_context import Progress as PanelProgress
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
-from dart_train.trainer.supervised import Progress, SupervisedConfig, train_supervised
+from dart_train.trainer.supervised import Progress, SupervisedConfig, TrainedAs, train_supervised
+from dart_train.trainer.weights.adapters import LoraSettings
 
 MAX_PASSES = 20
 UNLIMITED = 1 << 30
@@ -36,9 +37,27 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
         wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
         samples = load_samples(config, data, model_dir, wanted=wanted)
         say = _teller(context.progress("supervised" if continue_to else "warmup"), settings)
-        train_supervised(model_dir, samples, data.load_image, target, settings, on_progress=say)
+        train_supervised(
+            model_dir, samples, data.load_image, target, settings, on_progress=say, trained_as=trained_as(config)
+        )
         if continue_to is None:
             data.publish(version, target, source="warmup")
+
+
+def trained_as(config: RunConfig) -> TrainedAs:
+    """The trainer's own ways to save memory. Sharding among ranks is not one of them: a warm-up is one process."""
+    trainer = config.trainer
+    if trainer.kind != "dart_grpo":
+        return TrainedAs()
+    given = trainer.model_dump()
+    arguments = {name: True for name in ("bf16", "fp16") if given.get(name)}
+    if given.get("gradient_checkpointing") or given.get("activation_checkpointing"):
+        arguments["gradient_checkpointing"] = True
+    lora = None
+    if trainer.use_peft:
+        targets = trainer.lora_target_modules
+        lora = LoraSettings(trainer.lora_r, trainer.lora_alpha, trainer.lora_dropout, targets, config.warmup.seed)
+    return TrainedAs(arguments, trainer.freeze_vision, lora, trainer.frozen_dtype)
 
 
 def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:

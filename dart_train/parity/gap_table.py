@@ -7,11 +7,7 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
-EXACT, FLOAT32, HALF = 1e-5, 1e-3, 0.3
-"""Nats. Two orders of the same sums in float32: of a few layers, of the many of a large model; in bfloat16, whose eight
-bits a large model's layers add up to some tenths of a nat for single tokens."""
-HALF_MEAN = 0.05
-"""Nats, on average over tokens, in bfloat16: more is no rounding, whatever the largest is."""
+from dart_train.core.tolerances import EXACT, FLOAT32, HALF, HALF_MEAN
 
 
 @dataclass(frozen=True, slots=True)

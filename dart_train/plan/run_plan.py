@@ -8,11 +8,11 @@ reference, the engines' weights), whatever is assumed; what depends on assumptio
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dart_train.config.run_config import RunConfig
 from dart_train.data.curation.rollout_admission import idle_workers
-from dart_train.placement.placement import Demand, demand, too_few
+from dart_train.placement.placement import OUR_TRAINER, Demand, demand, too_few
 from dart_train.rollout.settings.rollout_config import Mode
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
@@ -179,6 +179,16 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
             f"each of {wanted.ranks} ranks holds {in_units(sum(held.values()))} before the first token, and there are "
             f"{in_units(room)}: {listed(held)}. {remedies(held, setting)}"
         )
+    if config.warmup.limited and config.trainer.kind == OUR_TRAINER:
+        alone = replace(setting, ranks=1, sharded=False, reference=False, moments=8)
+        warm = rank_memory(size, alone, Work(1, 1)).held
+        whole = machine.gpu_bytes if wanted.trainer_gpus else machine.host_bytes
+        if whole is not None and sum(warm.values()) > whole:
+            found.append(
+                f"the warm-up trains in one process, which holds {in_units(sum(warm.values()))} before the first "
+                f"token, and there are {in_units(whole)}: {listed(warm)}. Set trainer.use_peft: true, or leave the "
+                "warm-up out (warmup.max_steps: 0) and begin from a model that was fine-tuned elsewhere"
+            )
     if engine.cache is not None and engine.cache <= 0:
         found.append(
             f"an engine's weights are {in_units(engine.weights)} on {engine.gpus} GPUs of "

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "tasks_over_80": _tasks_over(0.8, tasks),
         "mean_actions": _mean_actions(config, evaluations),
         "pool_used": data.read(statistics.injections),
+        "trained_steps": trained_steps(read_metrics(run.metrics("trainer"))),
         "weight_updates": max((checkpoint.version for checkpoint in data.checkpoints()), default=0),
         "seed": config.seed,
         "lives": state.values["lives"],
@@ -121,6 +122,11 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         notes=[*notes(config, evaluations), *alarm_notes(run)],
         config_yaml=run.config.read_text(),
     )
+
+
+def trained_steps(rows: Iterable[dict[str, Any]]) -> int:
+    """Optimizer steps that changed the weights: those without a gradient, such as of groups without signal, did not."""
+    return sum("step" in row and row.get("grad_norm", 1.0) != 0.0 for row in rows)
 
 
 def describe_machine() -> str:

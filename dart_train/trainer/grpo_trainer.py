@@ -41,7 +41,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.training_alarms import ENGINE_GAP_EXACT, PREFIX, AlarmBoard
-from dart_train.trainer.attention.kernels import check_kernel
+from dart_train.trainer.attention.kernels import check_kernel, choose_backends
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
@@ -49,7 +49,7 @@ from dart_train.trainer.batches.optimizer_batch import BatchSettings
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize
-from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of
+from dart_train.trainer.memory.rank_memory import NCCL_BYTES, WHOLE_GRADIENTS, Setting, moments_of
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
@@ -110,6 +110,7 @@ class DartGRPOTrainer(Trainer):
             disable_progress_bar()  # of reading and writing weights
         if args.torch_threads:
             torch.set_num_threads(args.torch_threads)
+        choose_backends(args.device)
         check_kernel(args.attention, args.device, half=args.bf16 or args.fp16)
         if args.supervised_coef and not demonstrations:
             raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
@@ -217,6 +218,7 @@ class DartGRPOTrainer(Trainer):
         limit = args.device_memory_mb << 20 if args.device_memory_mb else None
         if limit is None and args.fsdp and args.device.type == "cuda":
             limit = int(0.97 * torch.cuda.mem_get_info(args.device)[1])
+            limit -= NCCL_BYTES if self.ranks.count > 1 else 0  # NCCL's buffers are not in torch's account
         return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), setting, limit)
 
     def _reduces_once(self, args: DartGRPOConfig) -> bool:

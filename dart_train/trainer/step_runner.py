@@ -25,7 +25,7 @@ from dart_train.core.train_errors import TrainingError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
-from dart_train.trainer.batches.mini_batch import MiniBatch, by_place
+from dart_train.trainer.batches.mini_batch import MiniBatch, by_place, filling
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead
 from dart_train.trainer.memory.step_memory import StepMemory
@@ -36,6 +36,8 @@ from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import is_sharded, put_off_gradients
 
 _log = logging.getLogger(__name__)
+SHORTER = 0.9
+"""Of the longest step, where that does not fit into memory alone: longer ones are dropped, and it is tried again."""
 
 
 OldLogprobs = Literal["current", "recompute", "behaviour"]
@@ -343,6 +345,33 @@ class StepRunner:
         known |= by_place(micro, logprobs.detach())  # no update was made yet: pi is pi_old
         return logprobs.detach()
 
+    def _leave_out_longest(self, longest: int, before: int, why: str) -> int:
+        """Drop the longest steps, which no cutting makes smaller: one of them must not end a run.
+
+        Returns:
+            Tokens of a micro-batch from now on: the longest step that may be left has room.
+
+        Raises:
+            TrainingError: no step is shorter.
+        """
+        batch, _ = self._current()
+        own = [sample for part in batch.parts for sample in part.samples]
+        bound = int(SHORTER * longest)
+        shortest = min(self._ranks.gather(min(own, key=lambda sample: sample.length)), key=lambda one: one.length)
+        if shortest.length > bound:
+            raise TrainingError(
+                f"{why} with micro-batches of {before} tokens, and steps are up to {longest} long; "
+                f"{self._memory.explained(self._running)}, or take a larger device"
+            )
+        dropped = sum(part.leave_out_longer(bound, filling([shortest])) for part in batch.parts)
+        total = sum(self._ranks.gather(dropped))
+        batch.metrics["dropped/too_long"] = batch.metrics.get("dropped/too_long", 0.0) + total
+        _log.warning(
+            "%s: %d steps of more than %d tokens do not fit and are dropped as too_long. %s",
+            why, total, bound, self._memory.explained(self._running),
+        )  # fmt: skip
+        return bound
+
     def _make_smaller(self, step: int, why: str = "out of memory") -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""
         batch, _ = self._current()
@@ -350,10 +379,7 @@ class StepRunner:
         longest, before = max(self._ranks.gather(max(own))), self._part.max_tokens
         half = before // 2
         if half < longest:
-            raise TrainingError(
-                f"{why} with micro-batches of {before} tokens, and steps are up to {longest} long; "
-                f"{self._memory.explained(self._running)}, or take a larger device"
-            )
+            half = self._leave_out_longest(longest, before, why)
         self._policy.model.zero_grad(set_to_none=True)
         self._work = None
         release_memory()

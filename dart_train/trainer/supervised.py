@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,29 @@ from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.settings.supervised_config import SupervisedConfig
 from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.adapters import LoraSettings
+from dart_train.trainer.weights.model_loading import trainable
 
 _log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 40
 LOG_EVERY = 20  # steps between two lines of metrics
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAs:
+    """How the model is held and computed: as `trainer` has it, so that a warm-up takes no more than the training.
+
+    Attributes:
+        arguments: fields of `TrainingArguments`: bf16, fp16, gradient_checkpointing.
+        lora: the adapter that is trained and merged when it is written; None trains the weights.
+        frozen_dtype: number type of the weights under an adapter.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    freeze_vision: bool = False
+    lora: LoraSettings | None = None
+    frozen_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,7 @@ def train_supervised(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     metrics: MetricsLog | None = None,
+    trained_as: TrainedAs = TrainedAs(),
 ) -> Progress:
     """Train a model on samples and write it. Raises `TrainingError`: too few samples, or a loss that is not finite."""
     if len(samples) < config.batch_size:
@@ -72,12 +91,15 @@ def train_supervised(
     if config.threads:
         torch.set_num_threads(config.threads)
     disable_progress_bar()
-    model = load_model(model_dir)
+    model = load_model(model_dir, dtype=getattr(torch, trained_as.frozen_dtype))
+    model = trainable(model, freeze_vision=trained_as.freeze_vision, lora=trained_as.lora)
     tokens = ModelTokens.load(model_dir)
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
     clock = _Clock(config, on_progress, metrics)
     beside = str(Path(output_dir).parent)  # transformers makes its output directory, and has nothing to put there
-    _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, beside).train()
+    _SupervisedTrainer(
+        model, samples, collator, tokens.suppressed_ids, config, clock, beside, trained_as.arguments
+    ).train()
     checkpoint.write_model(model, output_dir, model_dir)
     return clock.progress
 
@@ -94,6 +116,7 @@ class _SupervisedTrainer(Trainer):
         config: SupervisedConfig,
         clock: _Clock,
         output_dir: str,
+        options: Mapping[str, Any],
     ) -> None:
         self._samples, self._collator, self._suppressed = samples, collator, suppressed_ids
         self._config, self._clock = config, clock
@@ -102,6 +125,7 @@ class _SupervisedTrainer(Trainer):
             max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
             per_device_train_batch_size=config.batch_size,
             **config.model_dump(include={"learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed"}),
+            **options,
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             logging_strategy="no",

@@ -13,6 +13,7 @@ from dart_agent.engines.base.engine_kind import EngineKind, Transfer
 from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section
+from dart_train.core.tolerances import HALF
 
 
 class Mode(StrEnum):
@@ -125,10 +126,10 @@ class EngineConfig(Section):
         60.0, gt=0, description="Longest wait in seconds for running requests before an update; then they are cut off."
     )
     fingerprint_tolerance: float | None = Field(
-        0.2,
+        HALF,
         gt=0,
-        description="Most that a log-probability may be off the published fingerprint of the weights (bfloat16 "
-        "rounds to some hundredths); null for no such check.",
+        description="Most that a log-probability may be off the published fingerprint of the weights, in nats: by "
+        "default what `dart-train parity` allows for bfloat16; null for no such check.",
     )
 
     @field_validator("options")

@@ -55,6 +55,16 @@ def check_kernel(name: str, device: torch.device, *, half: bool) -> None:
         flash_varlen(name)
 
 
+def choose_backends(device: torch.device) -> None:
+    """Leave cuDNN's kernels out of PyTorch's own attention on a GPU, in this process.
+
+    Under activation checkpointing their output may have another layout when it is computed again, which the backward
+    pass refuses; FlashAttention's kernels in PyTorch are as fast.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def at_hand(device: torch.device, dtype: torch.dtype) -> list[KernelName]:
     """The kernels that can run forward passes here: what a comparison of all of them runs."""
     found: list[KernelName] = []

@@ -9,7 +9,7 @@ Invariants:
     - Every rank has the same number of micro-batches, at least one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -65,9 +65,26 @@ class MiniBatch:
             self.dropped.steps += 1
             self.dropped.tokens += count
             self.dropped.entropy += entropy * count
+        self._take_out(gone, filling(self.samples))
+
+    def leave_out_longer(self, length: int, filler: Sample) -> int:
+        """Take out samples of more tokens than the memory holds, `split` afterwards; return how many.
+
+        Normalisers stay. Where nothing is left, `filler` runs and counts nothing.
+        """
+        gone = {place for place, sample in enumerate(self.samples) if sample.length > length}
+        counted = sum(bool(self.samples[place].weight) for place in gone)
+        self._take_out(gone, filler)
+        return counted
+
+    def _take_out(self, gone: Set[int], filler: Sample) -> None:
         left = [place for place in range(len(self.samples)) if place not in gone]
         self.old_logprobs = {new: self.old_logprobs[old] for new, old in enumerate(left) if old in self.old_logprobs}
-        self.samples = [self.samples[place] for place in left] or [filling(self.samples)]
+        if self.kept:
+            whole = torch.zeros((len(filler.response_ids),), dtype=torch.bool)
+            nothing = whole if next(iter(self.kept.values())).ndim else whole.any()
+            self.kept = {new: self.kept[old] for new, old in enumerate(left) if old in self.kept} or {0: nothing}
+        self.samples = [self.samples[place] for place in left] or [filler]
 
     def rows_of(self, micro: MicroBatch, values: dict[int, Tensor]) -> Tensor:
         """(S, T) or (S,) what is known of a micro-batch's samples, 0 or False beyond their responses."""

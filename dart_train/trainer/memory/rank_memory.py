@@ -25,6 +25,10 @@ LOGIT_COPIES = 6
 """Numbers in float32 for each logit while its chunk runs: probabilities, their logarithms, gradients."""
 
 
+NCCL_BYTES = 1 << 30
+"""Buffers of NCCL's channels on a rank, outside of torch's allocator, and the context of its kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one rank trains on in a step.

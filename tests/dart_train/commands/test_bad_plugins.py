@@ -14,7 +14,8 @@ from dart_gym.tasks.catalog import registry
 from dart_gym.utils.plugins import child_environment
 from dart_train.config.run_config import load_config
 from dart_train.core.train_errors import DartTrainError
-from dart_train.launch.pipeline import check
+from dart_train.preflight.problems import refuse
+from dart_train.preflight.settings_check import settings_problems
 from tests.helpers.packages import install
 
 CONFIG = Path(__file__).parents[1] / "e2e.yaml"
@@ -60,7 +61,7 @@ def test_a_run_is_refused_before_it_begins(tmp_path, monkeypatch, group, name):
     package(tmp_path, {group: {name: BAD[name][0]}})
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises((DartGymError, DartTrainError)) as caught:
-        check(load_config(CONFIG, [SETTINGS[group].format(name)]))
+        refuse(settings_problems(load_config(CONFIG, [SETTINGS[group].format(name)]), 1))
     text = str(caught.value)
     for part in (f"{name!r} of the package 'bad-package'", BAD[name][1]):
         assert part in text
@@ -73,7 +74,7 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
     monkeypatch.syspath_prepend(str(tmp_path))
     setting = SETTINGS[group].format(BUILT_IN[group]).replace("fake/x", "fake/two-steps")
     with pytest.raises((DartGymError, DartTrainError), match="the package 'bad-package' adds the .*built in: rename"):
-        check(load_config(CONFIG, [setting]))
+        refuse(settings_problems(load_config(CONFIG, [setting]), 1))
 
 
 @pytest.mark.process

@@ -156,3 +156,33 @@ def test_a_run_without_its_gpus_ends_with_one_message_and_leaves_nothing(monkeyp
     assert done.returncode == 1 and not (tmp_path / "runs").exists() and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ") and "problems, and nothing was started" in done.stderr
     assert "this run wants GPUs: 2 x 1 for engines, 6 for the trainer, 8 in all; " in done.stderr
+
+
+def test_the_monitors_engine_has_a_gpu_of_its_own(monkeypatch, tmp_path):
+    """Without one it sees none (`CUDA_VISIBLE_DEVICES=""`), and vLLM ends."""
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * 9))
+    config = load_config(CONFIGS / "dart_osworld_7b.yaml", ["evaluation.monitor.every_rollouts=100"])
+    placement = place_here(config)
+    assert placement.sentence.endswith("the monitor's engine on GPU 8")
+    monitor = placed(python_module("monitor", "dart_train", "monitor", "c.yaml"), "monitor", placement)
+    assert monitor.argv[-4:] == ("--engine-gpus", "8", "--gpu-memory", "0.9")
+    assert monitor.env["CUDA_VISIBLE_DEVICES"] == "8"
+    fake_gpus(monkeypatch, tmp_path / "eight", gpu_rows(*[H100] * 8))
+    with pytest.raises(PlacementError, match="1 for the monitor's engine, 9 in all; this machine has 8 GPUs"):
+        place_here(config)
+    alone = load_config(CONFIGS / "lora_7b_80gb.yaml", ["evaluation.monitor.every_rollouts=100"])
+    fake_gpus(monkeypatch, tmp_path / "two", gpu_rows(*[H100] * 2))
+    assert place_here(alone).trainer == place_here(alone).engines[0] == (0,) and place_here(alone).monitor == (1,)
+    fake_gpus(monkeypatch, tmp_path / "one", gpu_rows(H100))
+    with pytest.raises(PlacementError, match="the monitor's engine"):
+        place_here(alone)
+
+
+def test_the_trainers_allocator_grows_its_pieces_unless_the_user_says_otherwise(monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * 8))
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    placement = place_here(load_config(CONFIGS / "dart_osworld_7b.yaml"))
+    spec = python_module("learn", "dart_train", "learn", "c.yaml")
+    assert placed(spec, "learn", placement).env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in placed(spec, "learn", placement).env

@@ -142,3 +142,19 @@ def test_a_run_that_cannot_fit_is_refused_before_it_begins(monkeypatch):
     monkeypatch.setattr(machine_check, "this_machine", lambda: Machine(host_bytes=1 << 20))
     (said,) = check_run(config, ROOT / "runs").problems
     assert "each of 1 ranks holds" in said and "before the first token" in said
+
+
+def test_the_warm_ups_memory_is_part_of_the_plan():
+    """It trains in one process: 7B's weights, gradients and moments are 124 GiB."""
+    wrong = planned("warmup.max_steps=10", "demonstrations.per_task=1").refusals
+    assert len(wrong) == 1 and "warm-up" in wrong[0] and "use_peft" in wrong[0]
+    assert planned("warmup.max_steps=0").refusals == ()
+    adapter = ("trainer.use_peft=true", "trainer.fsdp=false", "trainer.frozen_dtype=bfloat16", *ALL_TRAIN)
+    assert planned("warmup.max_steps=10", "demonstrations.per_task=1", *adapter).refusals == ()
+
+
+def test_disk_is_what_is_kept_at_the_same_time():
+    disk = planned().disk
+    assert disk["versions kept"] == 5 * 2 * SEVEN.total, "four, and the one that is being written"
+    assert disk["states kept"] == 3 * 12 * SEVEN.total
+    assert planned("trainer.keep_published=2").disk["versions kept"] == 3 * 2 * SEVEN.total

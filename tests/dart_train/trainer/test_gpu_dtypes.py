@@ -169,3 +169,11 @@ def test_parity_compares_every_way_with_the_plan_of_a_gpu(family, tmp_path, as_o
                              temporal_patch_size=2)  # fmt: skip
     found = compare(build_tiny_model(tmp_path, config=config), shape=Shape(screen=(112, 84), steps=2, tokens=4))
     assert all(item.agrees for item in found.gaps), [item.pair for item in found.gaps if not item.agrees]
+
+
+def test_cudnns_attention_is_left_out_on_a_gpu_alone(monkeypatch):
+    told: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", told.append)
+    kernels.choose_backends(torch.device("cpu"))
+    kernels.choose_backends(torch.device("cuda"))
+    assert told == [False]

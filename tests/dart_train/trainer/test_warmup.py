@@ -12,7 +12,8 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.supervised import SupervisedConfig, learning_rate_share, train_supervised
+from dart_train.trainer.supervised import SupervisedConfig, TrainedAs, learning_rate_share, train_supervised
+from dart_train.trainer.weights.adapters import LoraSettings
 
 pytestmark = pytest.mark.train
 
@@ -88,3 +89,25 @@ def test_learning_rate_rises_then_follows_a_cosine():
     assert learning_rate_share(config, 100, 1.0) == pytest.approx(0.1)
     constant = SupervisedConfig(max_steps=100, schedule="constant")
     assert learning_rate_share(constant, 100, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "trained_as",
+    [
+        TrainedAs({"bf16": True, "gradient_checkpointing": True}, freeze_vision=True),
+        TrainedAs({"bf16": True}, lora=LoraSettings(r=4), frozen_dtype="bfloat16"),
+    ],
+    ids=["half precision, checkpointing, frozen tower", "adapter"],
+)
+def test_trains_with_the_trainers_own_ways_to_save_memory(trained_as, model_dir, samples, screens, tmp_path):
+    config = SupervisedConfig(max_steps=20, **SMALL)
+    seen = []
+    end = train_supervised(
+        model_dir, samples, screens.__getitem__, tmp_path / "warm", config, on_progress=seen.append,
+        trained_as=trained_as,
+    )  # fmt: skip
+    assert end.loss < seen[0].loss
+    before, after = (load_model(path).state_dict() for path in (model_dir, tmp_path / "warm"))
+    assert before.keys() == after.keys(), "an adapter is merged"
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert any("language_model" in name for name in changed) and not any("visual" in name for name in changed)
