@@ -15,7 +15,7 @@ from dart_gym.utils.plugins import child_environment
 from dart_train.config.run_config import load_config
 from dart_train.core.train_errors import DartTrainError
 from dart_train.preflight.problems import refuse
-from dart_train.preflight.settings_check import settings_problems
+from dart_train.preflight.run_check import check_elsewhere
 from tests.helpers.packages import install
 
 CONFIG = Path(__file__).parents[1] / "e2e.yaml"
@@ -51,6 +51,10 @@ def suites_are_read_anew():
         cached.cache_clear()
 
 
+def check(config) -> None:
+    refuse(check_elsewhere(config).problems)
+
+
 def package(directory: Path, points: dict[str, dict[str, str]]) -> None:
     install(directory, "bad-package", {f"dart_gui.{group}": names for group, names in points.items()}, SOURCES)
 
@@ -61,7 +65,7 @@ def test_a_run_is_refused_before_it_begins(tmp_path, monkeypatch, group, name):
     package(tmp_path, {group: {name: BAD[name][0]}})
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises((DartGymError, DartTrainError)) as caught:
-        refuse(settings_problems(load_config(CONFIG, [SETTINGS[group].format(name)]), 1))
+        check(load_config(CONFIG, [SETTINGS[group].format(name)]))
     text = str(caught.value)
     for part in (f"{name!r} of the package 'bad-package'", BAD[name][1]):
         assert part in text
@@ -74,7 +78,7 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
     monkeypatch.syspath_prepend(str(tmp_path))
     setting = SETTINGS[group].format(BUILT_IN[group]).replace("fake/x", "fake/two-steps")
     with pytest.raises((DartGymError, DartTrainError), match="the package 'bad-package' adds the .*built in: rename"):
-        refuse(settings_problems(load_config(CONFIG, [setting]), 1))
+        check(load_config(CONFIG, [setting]))
 
 
 @pytest.mark.process

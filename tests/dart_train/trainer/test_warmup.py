@@ -95,7 +95,7 @@ def test_learning_rate_rises_then_follows_a_cosine():
     "trained_as",
     [
         TrainedAs({"bf16": True, "gradient_checkpointing": True}, freeze_vision=True),
-        TrainedAs({"bf16": True}, lora=LoraSettings(r=4), frozen_dtype="bfloat16"),
+        TrainedAs({"bf16": True}, lora=LoraSettings(r=4)),
     ],
     ids=["half precision, checkpointing, frozen tower", "adapter"],
 )
