@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
+from dart_gym.core.os_remedies import remedy
 from dart_gym.utils.durable_files import make_directories, write_file
-from dart_gym.utils.os_remedies import remedy
 from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
 from dart_train.core.train_errors import DartTrainError, DiskFullError

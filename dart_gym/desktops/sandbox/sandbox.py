@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dart_gym.core.errors import DesktopError, MissingDependencyError
+from dart_gym.core.os_remedies import remedy
 from dart_gym.desktops.confinement import first_process
 from dart_gym.desktops.confinement.bubblewrap import (
     GUEST_PYTHON,
@@ -49,7 +50,6 @@ from dart_gym.desktops.sandbox.osworld_settings import EVERY_HOME, SYSTEM_FILES
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, inner_pid, refused_calls
-from dart_gym.utils.os_remedies import remedy
 
 _PROGRAMS = (Path(first_process.__file__), Path(guest.__file__))
 _SKELETON = "/run/skeleton"

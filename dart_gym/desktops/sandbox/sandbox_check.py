@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
+from dart_gym.core.os_remedies import remedy
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.bubblewrap import GUEST_PYTHON, Stage, desktop_skeleton, launcher, missing_parts
 from dart_gym.desktops.confinement.machine_settings import settings_copy
@@ -19,7 +20,6 @@ from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.sandbox.osworld_profile import chrome_texts, compiled_defaults
 from dart_gym.desktops.sandbox.osworld_settings import SYSTEM_FILES
-from dart_gym.utils.os_remedies import remedy
 
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
 

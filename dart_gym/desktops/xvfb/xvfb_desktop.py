@@ -40,6 +40,7 @@ from dart_gym.desktops.base.desktop import (
     SettleResult,
 )
 from dart_gym.desktops.base.framebuffer import Framebuffer
+from dart_gym.desktops.base.together import together
 from dart_gym.desktops.confinement.resource_limits import MIB, DesktopLimits
 from dart_gym.desktops.sandbox.guest_client import GuestClient
 from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox
@@ -47,7 +48,6 @@ from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
-from dart_gym.utils.together import together
 
 if TYPE_CHECKING:
     from dart_gym.sites.site_server import SiteServer

@@ -9,11 +9,11 @@ import os
 import pytest
 
 from dart_gym.core.errors import DesktopError
+from dart_gym.core.os_remedies import remedy
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.sandbox import sandbox as sandbox_module
 from dart_gym.desktops.xvfb import xvfb_desktop
 from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
-from dart_gym.utils.os_remedies import remedy
 
 
 @pytest.mark.parametrize(

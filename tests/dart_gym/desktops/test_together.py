@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dart_gym.core.errors import DesktopError
-from dart_gym.utils.together import together
+from dart_gym.desktops.base.together import together
 
 
 async def test_when_one_fails_the_others_have_ended_and_its_own_error_is_raised():
