@@ -213,7 +213,8 @@ def evaluate_command(
     for path in (output, out and out / "scores.json"):
         if path is not None:
             write_json(path, result)
-    refuse_lost(groups[-1].total, max_lost)
+    why = reasons.most_common(1)[0][0] if reasons else ""
+    refuse_lost(groups[-1].total, max_lost, printable(why))
 
 
 @app.command()

@@ -211,13 +211,13 @@ def _summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(sorted(total.items()))
 
 
-def refuse_lost(total: TaskScore, max_lost: int | None = None) -> None:
+def refuse_lost(total: TaskScore, max_lost: int | None = None, why: str = "") -> None:
     """Look how many episodes were lost; without a limit, not all of them may be.
 
     Raises:
         LostEpisodes: more than `max_lost` were, or no episode has a score.
     """
     if total.lost and not total.episodes:
-        raise LostEpisodes(f"nothing was scored: all {total.lost} episodes were lost")
+        raise LostEpisodes(f"nothing was scored: all {total.lost} episodes were lost{why and f': {why}'}")
     if max_lost is not None and total.lost > max_lost:
-        raise LostEpisodes(f"{total.lost} episodes were lost, more than --max-lost {max_lost}")
+        raise LostEpisodes(f"{total.lost} episodes were lost, more than --max-lost {max_lost}{why and f': {why}'}")
