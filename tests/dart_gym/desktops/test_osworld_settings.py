@@ -251,7 +251,7 @@ async def _edited_and_saved(desktop, until, path: str, edits) -> None:
     async def asked():
         return [title for title in await titles(desktop) if not title.startswith(name)]
 
-    if name.endswith("csv"):  # LibreOffice asks how the columns are separated, as it does in OSWorld
+    if name.endswith(("csv", "dif")):  # LibreOffice asks how the text is to be read, as it does in OSWorld
         await until(lambda: _any(asked), timeout=60)
         await wait_until_idle(desktop, timeout=20)
         await desktop.perform(Press(("enter",)))
