@@ -32,12 +32,26 @@ _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
 
 
-def input_events(action: Action, width: int, height: int) -> list[InputEvent]:
-    """The events of an action; [] for Wait, Done, Fail, AskUser. Raises `ActionError`: a point or character is off."""
+def input_events(
+    action: Action, width: int, height: int, dragged_from: tuple[int, int] | None = None
+) -> list[InputEvent]:
+    """Return the events of an action; [] for Wait, Done, Fail, AskUser.
+
+    Args:
+        action: what to carry out.
+        width: of the screen.
+        height: of the screen.
+        dragged_from: where the pointer is, if a button is down: then a Move goes through the points of a `Drag`.
+
+    Raises:
+        ActionError: if a point is off the screen, or a character cannot be typed.
+    """
     for point in _points(action):
         if not (0 <= point[0] < width and 0 <= point[1] < height):
             raise ActionError(f"the point {point} is off the screen, which is {width} x {height} pixels")
     match action:
+        case Move() if dragged_from is not None:
+            return [*_path([dragged_from, (action.x, action.y)]), ["rest"]]
         case Move():
             return _moved(action.x, action.y)
         case Click():
@@ -83,12 +97,17 @@ def _click(action: Click) -> list[InputEvent]:
 
 def _drag(action: Drag) -> list[InputEvent]:
     button = _BUTTONS[action.button]
-    events: list[InputEvent] = [["move", *action.path[0]], ["button", button, True]]
-    for number, point in enumerate(points_between(action.path)):
+    begin: list[InputEvent] = [["move", *action.path[0]], ["button", button, True]]
+    return [*begin, *_path(action.path), ["rest"], ["button", button, False]]
+
+
+def _path(points: Sequence[tuple[int, int]]) -> list[InputEvent]:
+    events: list[InputEvent] = []
+    for number, point in enumerate(points_between(points)):
         events += [["pace"], ["move", *point]]
         if number == 0:
             events.append(["rest"])
-    return [*events, ["rest"], ["button", button, False]]
+    return events
 
 
 def points_between(path: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

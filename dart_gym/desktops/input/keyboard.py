@@ -1,5 +1,7 @@
 """Which X keycodes make a character: those of the current map, or spare ones mapped to it on demand.
 
+Programs may change the map at any time: `Keyboard.update` takes the new one in, and the spare keys that it lost.
+
 Invariants:
     - A program looks a keycode up when it handles the key event, some time after the event was sent. So a spare
       keycode keeps its meaning until it has to be given to another character, least recently used first, and
@@ -9,14 +11,20 @@ Invariants:
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dart_gym.core.keys import keysym_name
 from dart_gym.core.keysyms import keysym_value
+from dart_gym.desktops.input.key_map import KeyMap, Stroke
 
 _CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
+_OLD_KEYSYMS = {
+    **{1: "iso8859_2", 2: "iso8859_3", 3: "iso8859_4", 5: "iso8859_6", 6: "koi8_u"},
+    **{0x0C: "iso8859_8", 0x0D: "tis_620", 0x13: "iso8859_15"},
+}
+"""Encodings whose upper half the keysyms of a page have, by the page."""
 _FIRST_SPARE = 9  # programs take keycode 8 for "no key"
 
 
@@ -33,63 +41,84 @@ def keysym_of(key: str) -> int:
     return code if code < 0x100 else _UNICODE | code
 
 
-@dataclass(frozen=True, slots=True)
-class Keystroke:
-    """One key to press: its keycode, and whether Shift must be held."""
-
-    keycode: int
-    shift: bool = False
+def spelled(keysym: int) -> int:
+    """The keysym by which `keysym_of` names the same character; layouts have older ones too (Cyrillic, the euro)."""
+    codec = _OLD_KEYSYMS.get(keysym >> 8)
+    if 0x20A0 <= keysym <= 0x20AC:
+        return _UNICODE | keysym
+    if codec is None or keysym & 0xFF < 0xA0:
+        return keysym
+    try:
+        code = ord(bytes([keysym & 0xFF]).decode(codec))
+    except UnicodeDecodeError:
+        return keysym
+    if codec == "koi8_u" and not 0x400 <= code < 0x500:
+        return keysym
+    return code if code < 0x100 else _UNICODE | code
 
 
 @dataclass(slots=True)
 class Batch:
-    """Keystrokes for one go after `remap` (keycode -> keysym); `overwrites`: a key had a meaning that may be needed."""
+    """Strokes for one go after `remap` (keycode -> keysym); `overwrites`: a key had a meaning that may be needed."""
 
     remap: dict[int, int] = field(default_factory=dict)
     overwrites: bool = False
-    keystrokes: list[Keystroke] = field(default_factory=list)
+    strokes: list[Stroke] = field(default_factory=list)
 
 
 class Keyboard:
-    """The map of one X server, as this process knows and changes it; `modifiers` act so whatever their keysyms are."""
+    """What this process types with on one X server: the keys of its map, and spare ones."""
 
-    def __init__(self, mapping: Sequence[Sequence[int]], first_keycode: int, modifiers: Collection[int] = ()) -> None:
-        self._keystrokes: dict[int, Keystroke] = {}
+    def __init__(self, key_map: KeyMap) -> None:
         self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
-        for keycode, keysyms in enumerate(mapping, first_keycode):
-            if any(keysyms) or keycode in modifiers or keycode < _FIRST_SPARE:
-                for level, keysym in enumerate(keysyms[:2]):
-                    if keysym:
-                        self._keystrokes.setdefault(keysym, Keystroke(keycode, level == 1))
-            else:
-                self._spare[keycode] = 0
+        self.update(key_map)
 
-    def plan(self, keysyms: list[int]) -> list[Batch]:
-        """Cut a sequence of keysyms into batches, each of which needs no keycode in two meanings."""
-        batches = [Batch()]
-        used: set[int] = set()  # spare keycodes that the current batch relies on
+    def update(self, key_map: KeyMap) -> None:
+        """Take in the map as it is now; spare keys that it left alone keep their meaning and their turn."""
+        self.key_map = key_map
+        modifiers = {keycode for row in key_map.modifiers for keycode in row}
+        rows = {keycode: key_map.row(keycode) for keycode in key_map.keys if keycode >= _FIRST_SPARE}
+        free = {
+            keycode
+            for keycode, row in rows.items()
+            if keycode not in modifiers and (not row or row == {self._spare.get(keycode)})
+        }
+        turns = [keycode for keycode in self._spare if keycode in free]
+        known = self._spare
+        self._spare = OrderedDict(
+            (keycode, known[keycode] if rows[keycode] else 0) for keycode in [*turns, *sorted(free.difference(turns))]
+        )
+        self._strokes: dict[int, Stroke] = {}
+        for keysym, stroke in key_map.strokes():
+            self._strokes.setdefault(spelled(keysym), stroke)
+
+    def next_batch(self, keysyms: Sequence[int]) -> Batch:
+        """As much of a sequence of keysyms as needs no keycode in two meanings. Raises `ValueError`: no key is free."""
+        batch = Batch()
+        used: set[int] = set()  # spare keycodes that the batch relies on
         for keysym in keysyms:
-            keystroke = self._keystrokes.get(keysym)
-            if keystroke is None:
-                keycode = next(iter(self._spare))
+            stroke = self._strokes.get(keysym)
+            if stroke is None:
+                keycode = next(iter(self._spare), None)
+                if keycode is None:
+                    raise ValueError(f"the keyboard's map has no key for the keysym {keysym:#x}, and none to spare")
                 if keycode in used:
-                    batches.append(Batch())
-                    used.clear()
-                keystroke = self._assign(keycode, keysym, batches[-1])
-            if keystroke.keycode in self._spare:
-                self._spare.move_to_end(keystroke.keycode)
-                used.add(keystroke.keycode)
-            batches[-1].keystrokes.append(keystroke)
-        return batches
+                    break
+                stroke = self._assign(keycode, keysym, batch)
+            if stroke.keycode in self._spare:
+                self._spare.move_to_end(stroke.keycode)
+                used.add(stroke.keycode)
+            batch.strokes.append(stroke)
+        return batch
 
-    def _assign(self, keycode: int, keysym: int, batch: Batch) -> Keystroke:
+    def _assign(self, keycode: int, keysym: int, batch: Batch) -> Stroke:
         if self._spare[keycode]:
-            del self._keystrokes[self._spare[keycode]]
+            self._strokes.pop(self._spare[keycode], None)
             batch.overwrites = True
         self._spare[keycode] = keysym
-        self._keystrokes[keysym] = Keystroke(keycode)
+        self._strokes[keysym] = Stroke(keycode)
         batch.remap[keycode] = keysym
-        return self._keystrokes[keysym]
+        return self._strokes[keysym]
 
 
 def runs(remap: dict[int, int]) -> list[tuple[int, list[int]]]:

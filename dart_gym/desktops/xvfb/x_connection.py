@@ -17,7 +17,7 @@ from Xlib import X, Xatom, Xutil
 from Xlib import display as xdisplay
 from Xlib import error as xerror
 from Xlib.ext import xfixes, xtest
-from Xlib.protocol import event, rq
+from Xlib.protocol import event, request, rq
 from Xlib.support import connect
 
 from dart_gym.core.errors import DesktopError
@@ -139,6 +139,22 @@ class XConnection:
         with translated_errors():
             reply = self.root.query_pointer()
         return reply.root_x, reply.root_y
+
+    def release_buttons(self) -> None:
+        """Release the buttons that are down, whoever pressed them."""
+        with translated_errors():
+            mask = self.root.query_pointer().mask
+            for number in range(1, 6):
+                if mask & X.Button1Mask << number - 1:
+                    self.fake_input(X.ButtonRelease, number)
+
+    def clear_selections(self) -> None:
+        """Take the selections from the programs that own them: then there is nothing to paste."""
+        with translated_errors():
+            for name in ("PRIMARY", "SECONDARY", "CLIPBOARD"):
+                request.SetSelectionOwner(
+                    display=self.display.display, window=X.NONE, selection=self._atom(name), time=0
+                )
 
     def has_window_manager(self) -> bool:
         """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""

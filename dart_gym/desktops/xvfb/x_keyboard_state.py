@@ -1,0 +1,90 @@
+"""The keyboard's map and lock state, by the XKB extension, which python-xlib does not know."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from Xlib.protocol import rq
+
+from dart_gym.core.errors import DesktopError
+
+_CORE_KEYBOARD = 0x100
+_TYPES_AND_SYMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """Modifiers that are locked, as a mask, and the group that is."""
+
+    modifiers: int = 0
+    group: int = 0
+
+
+class _UseExtension(rq.ReplyRequest):
+    _request = rq.Struct(rq.Card8("opcode"), rq.Opcode(0), rq.RequestLength(), rq.Card16("major"), rq.Card16("minor"))
+    _reply = rq.Struct(
+        rq.ReplyCode(), rq.Card8("supported"), rq.Card16("sequence_number"), rq.ReplyLength(), rq.Pad(24)
+    )
+
+
+class _GetState(rq.ReplyRequest):
+    _request = rq.Struct(rq.Card8("opcode"), rq.Opcode(4), rq.RequestLength(), rq.Card16("device"), rq.Pad(2))
+    _reply = rq.Struct(
+        rq.ReplyCode(),
+        rq.Pad(1),
+        rq.Card16("sequence_number"),
+        rq.ReplyLength(),
+        rq.Card8("modifiers"),
+        rq.Card8("base_modifiers"),
+        rq.Card8("latched_modifiers"),
+        rq.Card8("locked_modifiers"),
+        rq.Card8("group"),
+        rq.Card8("locked_group"),
+        rq.Pad(18),
+    )
+
+
+class _GetMap(rq.ReplyRequest):
+    _request = rq.Struct(
+        rq.Card8("opcode"), rq.Opcode(8), rq.RequestLength(), rq.Card16("device"), rq.Card16("full"), rq.Pad(20)
+    )
+    _reply = rq.Struct(rq.ReplyCode(), rq.Pad(1), rq.Card16("sequence_number"), rq.ReplyLength(), rq.Binary("content"))
+
+
+class _LatchLockState(rq.Request):
+    _layout = struct.Struct("=BBHHBBBBBBxBh")
+
+    def __init__(self, display: Any, opcode: int, state: LockState) -> None:
+        self._display, self._serial = display, None
+        self._binary = self._layout.pack(
+            opcode, 5, self._layout.size // 4, _CORE_KEYBOARD, 0xFF, state.modifiers, 1, state.group, 0xFF, 0, 0, 0
+        )
+        display.send_request(self, False)
+
+
+class XKeyboardState:
+    """The core keyboard's map and locks. Raises `DesktopError` where the X server has no XKB."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display.display
+        found = display.query_extension("XKEYBOARD")
+        if found is None or not found.present:
+            raise DesktopError("the desktop's X server lacks the extension XKEYBOARD")
+        self._opcode = found.major_opcode
+        _UseExtension(display=self._display, opcode=self._opcode, major=1, minor=0)
+
+    def read_map(self) -> bytes:
+        """The reply to GetMap, for `key_map.parse_key_map`; equal bytes are equal maps."""
+        reply = _GetMap(display=self._display, opcode=self._opcode, device=_CORE_KEYBOARD, full=_TYPES_AND_SYMS)
+        content: bytes = reply.content
+        return content
+
+    def held(self) -> tuple[int, LockState, bool]:
+        """Modifiers that keys hold, as a mask; what is locked; whether something is latched besides."""
+        reply = _GetState(display=self._display, opcode=self._opcode, device=_CORE_KEYBOARD)
+        locks = LockState(reply.locked_modifiers, reply.locked_group)
+        return reply.base_modifiers, locks, bool(reply.latched_modifiers)
+
+    def lock(self, state: LockState) -> None:
+        """Lock these modifiers and this group, and nothing else; what was latched is not."""
+        _LatchLockState(self._display, self._opcode, state)
