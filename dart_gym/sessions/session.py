@@ -123,6 +123,7 @@ class Session:
         except BaseException:
             self._slot.discard()
             raise
+        self._slot.begin_episode()
         if request.time_limit_s is not None:
             episode.ends_at = time.monotonic() + request.time_limit_s
         self._episode = episode

@@ -3,8 +3,8 @@
 Invariants:
     - A slot has at most one desktop; what it gives up is stopped in the background, so that the next one boots
       without waiting for it. `close` waits for all of them.
-    - A living desktop with an equal spec is kept if it is reusable and of the same owner, or if no episode has used it
-      yet; anything else is thrown away.
+    - A living desktop with an equal spec is kept if it is reusable, of the same owner, and without traces that no reset
+      takes back, or if no episode has used it yet; anything else is thrown away.
     - Who has held a desktop reaches it no more: its OSWorld API gets another address and token for each lease.
     - Scenarios and the OSWorld API belong to the desktop: they are closed before it is.
 """
@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
+from dart_gym.desktops.base.desktop import Desktop, DesktopSpec, Traceable
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.osworld_api.api_address import APIAddress, APIPolicy
 from dart_gym.tasks.catalog.registry import make_scenario
@@ -63,6 +63,7 @@ class Slot:
         self._desktop: Desktop | None = None
         self._api: _API | None = None
         self._fresh = False
+        self._traces = 0  # those that its desktop had when the episode began
         self._user = ""  # the owner whose episodes the desktop has had
         self._ending_api: asyncio.Task[None] | None = None
         self._scenarios: dict[str, Scenario] = {}
@@ -100,7 +101,16 @@ class Slot:
     def fits(self, spec: DesktopSpec, owner: str | None = None) -> bool:
         """Whether its desktop can be kept for an episode with this spec, of its holder or of another owner."""
         known = spec.reusable and self._user == (self.owner if owner is None else owner)
-        return self.alive and (known or self._fresh) and self.spec == spec
+        return self.alive and (known and not self._marked or self._fresh) and self.spec == spec
+
+    @property
+    def _marked(self) -> bool:
+        """Whether the desktop has got traces in its episode that no reset takes back."""
+        return isinstance(self._desktop, Traceable) and self._desktop.traces > self._traces
+
+    def begin_episode(self) -> None:
+        """The reset is done: what its desktop goes through from now on belongs to the episode."""
+        self._traces = self._desktop.traces if isinstance(self._desktop, Traceable) else 0
 
     @property
     def memory_bytes(self) -> Callable[[], int] | None:
@@ -158,6 +168,7 @@ class Slot:
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
         self._api, other._api = other._api, self._api
         self._fresh, other._fresh = other._fresh, self._fresh
+        self._traces, other._traces = other._traces, self._traces
         self._user, other._user = other._user, self._user
         self._ending_api, other._ending_api = other._ending_api, self._ending_api
 

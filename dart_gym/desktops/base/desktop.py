@@ -145,6 +145,15 @@ class Accountable(Protocol):
 
 
 @runtime_checkable
+class Traceable(Protocol):
+    """What a desktop has besides that knows what it has been through."""
+
+    @property
+    def traces(self) -> int:
+        """How many operations it has had whose effects no reset takes back (`desktops.input.carried_over`)."""
+
+
+@runtime_checkable
 class SiteHost(Protocol):
     """What a desktop has besides whose spec names sites; the addresses are those of `dart_gym.sites`."""
 
@@ -184,7 +193,7 @@ class Desktop(Protocol):
         """Carry out an action with pointer and keyboard; Wait waits; Done, Fail and AskUser do nothing."""
 
     async def release_inputs(self) -> None:
-        """Release keys and buttons that KeyDown and MouseDown left held."""
+        """Release keys and buttons, and take locks, group and selections back, as far as the desktop can."""
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""

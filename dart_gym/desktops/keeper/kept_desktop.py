@@ -21,6 +21,7 @@ from dart_gym.core.actions import Action, action_to_dict
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.frame_memory import FrameMemory
+from dart_gym.desktops.input.carried_over import leaves_traces
 from dart_gym.desktops.keeper import keeper_deadlines
 from dart_gym.desktops.keeper.held_up import held_up_inside
 from dart_gym.desktops.keeper.keeper_link import STOPPED, KeeperLink
@@ -33,6 +34,8 @@ from dart_gym.sites.site_catalog import find_site
 from dart_gym.sites.site_programs import program_port
 from dart_gym.utils.processes import private_memory
 
+_LASTING = ("execute", "launch", "write", "port")  # operations whose effects no reset takes back
+
 
 class KeptDesktop:
     """See `dart_gym.desktops.base.desktop.Desktop`. Raises `ConfigurationError`: what is wrong with the spec."""
@@ -44,6 +47,7 @@ class KeptDesktop:
         self._frame: FrameMemory | None = None
         self._started = self._starting = False
         self._showing = asyncio.Lock()
+        self.traces = 0  # operations that a reset does not undo; see `desktops.input.carried_over`
 
     async def start(self, *, timeout: float = 60.0) -> None:
         """Boot, and return when screen and programs are ready; see `Desktop.start`."""
@@ -130,6 +134,7 @@ class KeptDesktop:
         link = self._link
         if link is None:
             raise DesktopError(STOPPED)
+        self.traces += op in _LASTING
         return await link.ask(op, values, body, deadline_s=deadline_s or keeper_deadlines.ANSWER_S, limit=limit)
 
     def _distrust(self, problem: Exception | str) -> DesktopError:
@@ -159,10 +164,11 @@ class KeptDesktop:
 
     async def perform(self, action: Action) -> None:
         """Carry out an action; see `Desktop.perform`."""
+        self.traces += leaves_traces(action)
         await self._ask("perform", action_to_dict(action), deadline_s=keeper_deadlines.of_action(action))
 
     async def release_inputs(self) -> None:
-        """Release keys and buttons that KeyDown and MouseDown left held."""
+        """Bring keyboard, buttons and selections into the state of a fresh desktop."""
         await self._ask("release")
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:

@@ -23,6 +23,7 @@ _STROKES_IN_A_GO = 64
 _CATCH_UP_S = 1.0
 _BLIND_PACE_S = 0.1  # for a program that does not say how far it is: there is nothing to wait for
 _MAX_CHANGES = 20
+_ANSWERS = 2  # one when a program has heard of a new map and asks for it, one when it has it
 _NEUTRAL = LockState()
 _MODIFIERS = (range(0xFFE1, 0xFFEF), range(0xFE01, 0xFE14), (0xFF7E, 0xFF7F, 0xFF14))
 """Keysyms that change the keyboard's state: they act on the state as it is."""
@@ -135,7 +136,8 @@ class XKeys:
         """Read the map, and let programs do the same: Chromium hears of it on one connection, of keys on another."""
         self._raw = self._state.read_map()
         self._keyboard.update(self._parsed(self._raw))
-        await self._catch_up()
+        for _ in range(_ANSWERS):
+            await self._catch_up()
 
     def _parsed(self, raw: bytes) -> KeyMap:
         return parse_key_map(raw, [list(row) for row in self._display.get_modifier_mapping()])

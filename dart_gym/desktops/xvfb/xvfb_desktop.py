@@ -291,7 +291,7 @@ class XvfbDesktop:
             await self._parts()[2].perform(action)
 
     def release_inputs(self) -> None:
-        """Release keys and buttons that KeyDown and MouseDown left held."""
+        """Bring keyboard, buttons and selections into the state of a fresh desktop."""
         with self._explained():
             self._parts()[2].release_all()
 

@@ -66,7 +66,7 @@ class Terminal:
     async def open(self, start_desktop, until):
         self.desktop = await start_desktop(width=800, height=600)
         self.until = until
-        await self.desktop.launch(["xfce4-terminal", "--disable-server", "-x", "sh", "-c", "stty raw -echo; cat > /tmp/got"])
+        await self.desktop.launch(["gnome-terminal", "--", "sh", "-c", "stty raw -echo; cat > /tmp/got"])
 
         async def opened():
             return (await self.desktop.execute(["xdotool", "getactivewindow"])).returncode == 0
@@ -229,17 +229,6 @@ async def test_what_was_mapped_on_demand_survives_a_new_layout(page):
         await set_layout(page.desktop, layout)
         await page.desktop.perform(Type("é中ł"))
     assert await page.read("é中ł" * 10) == "é中ł" * 10
-
-
-async def test_a_layout_that_changes_while_text_is_typed(page):
-    script = "for i in $(seq 12); do setxkbmap de; sleep 0.05; setxkbmap us; sleep 0.05; done"
-    await page.desktop.launch(["sh", "-c", script])
-    expected = ""
-    for number in range(8):
-        text = f"{number} zy-/ [ab] é中 @€\\ " * 4
-        await page.desktop.perform(Type(text))
-        expected += text
-    assert await page.read(expected) == expected
 
 
 async def test_a_layout_that_does_not_exist_changes_nothing(page):
