@@ -44,6 +44,11 @@ def test_a_drag_moves_in_small_steps_and_lets_go():
     assert [event[1] for event in events if event[0] == "move"] == [0, 11, 22, 33, 44, 55, 66, 77, 88, 100]
 
 
+def test_a_move_with_a_button_down_goes_the_way_of_a_drag():
+    drag = input_events(Drag(((0, 0), (100, 0))), 640, 480)
+    assert input_events(Move(100, 0), 640, 480, (0, 0)) == drag[2:-1]
+
+
 @pytest.mark.parametrize("action", [Click(640, 0), Drag(((0, 0), (0, 480))), Move(-1, 0), Type("\x01")])
 def test_what_cannot_be_done_is_an_action_error_and_nothing_is_sent(action):
     with pytest.raises(ActionError):
