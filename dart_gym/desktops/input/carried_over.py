@@ -27,7 +27,7 @@ CARRIED_OVER: dict[str, Remedy] = {
     "keyboard group": Remedy.RESET,
     "selections: primary, secondary, clipboard": Remedy.RESET,
     "pointer position": Remedy.RESET,
-    "text, focus and scroll positions of the page": Remedy.RELOADED,
+    "text, undo, focus and scroll positions of the page": Remedy.RELOADED,
     "keyboard map, layout and xmodmap": Remedy.REPLACED,
     "key repeat, bell, screen saver, DPMS": Remedy.REPLACED,
     "pointer mapping and acceleration": Remedy.REPLACED,
@@ -35,13 +35,13 @@ CARRIED_OVER: dict[str, Remedy] = {
     "root window's properties, xrdb's resources, cursor": Remedy.REPLACED,
     "resolution and outputs": Remedy.REPLACED,
     "windows, tabs, dialogs and the window list": Remedy.REPLACED,
-    "browser's storage, zoom, history, downloads, settings, undo": Remedy.REPLACED,
+    "browser's storage, zoom, history, downloads, settings": Remedy.REPLACED,
     "files, processes, ports": Remedy.REPLACED,
     "session's environment, D-Bus, dconf": Remedy.REPLACED,
 }
 
 _COMMANDING = frozenset({"ctrl", "ctrlright", "alt", "altright", "win", "winright"})
-_EDITING = frozenset("acvx") | {"left", "right", "up", "down", "home", "end", "backspace", "delete"}
+_EDITING = frozenset("acvxyz") | {"left", "right", "up", "down", "home", "end", "backspace", "delete"}
 _HARMLESS = frozenset(
     {
         *("shift", "shiftright", "enter", "tab", "space", "backspace", "delete", "insert", "esc", "home", "end"),

@@ -105,7 +105,7 @@ async def differences(episodes: int, spoil: float, commands: float) -> list:
 
 
 async def test_a_reused_desktop_is_as_good_as_a_fresh_one():
-    assert await differences(8, spoil=0.0, commands=0.0) == []
+    assert await differences(4, spoil=0.0, commands=0.0) == []
 
 
 @pytest.mark.slow
