@@ -77,6 +77,7 @@ class MiniWobScenario:
         if not state["visible"] or (state["width"], state["height"]) != layout_size(desktop.spec):
             raise DesktopError(f"the browser's window does not fill the screen ({state}); take a fresh desktop")
         self._done, self._reward, self._left_page = False, 0.0, False
+        await desktop.release_inputs()  # once more: a copy that was under way has now become the clipboard
         await self._await_frame(desktop, state["signal"])
         return Prepared(instruction=state["instruction"], settle=_NO_SETTLE, frame_ready=True)
 
