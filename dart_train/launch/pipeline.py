@@ -30,6 +30,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.utils.owned_directories import make_owned_directory
+from dart_train.config.resume_changes import Change, changes, may_change, record
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.core.train_errors import Interrupted, TrainedNothing
 from dart_train.launch import cluster_nodes
@@ -48,7 +49,7 @@ from dart_train.run.run_directory import (
     read_json,
     write_text,
 )
-from dart_train.run.run_status import write_modules
+from dart_train.run.run_status import launcher, write_modules
 from dart_train.run.supervisor import ModuleSpec, Supervisor, python_module
 from dart_train.terminal.panel import Panel
 
@@ -349,11 +350,7 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
             known = load_config(run.config)
         except ConfigError as error:
             raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
-        if known != config:
-            raise RunDirectoryError(
-                f"{run.root} was made by another configuration; {afresh} "
-                f"(to compare: {run.config} and what the same command prints with --dry-run)"
-            )
+        _resume_with(run, changes(known, config), config, afresh)
     elif (run.root / "state.json").exists():
         raise RunDirectoryError(
             f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
@@ -362,6 +359,32 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     else:
         write_text(run.config, dump_config(config))
     return run
+
+
+def _resume_with(run: RunDirectory, found: list[Change], config: RunConfig, afresh: str) -> None:
+    """Take changed settings over into a run, and record them.
+
+    Raises:
+        RunDirectoryError: one of them defines the run.
+    """
+    refused = [change for change in found if not may_change(change.key)]
+    if refused:
+        listed = "; ".join(map(str, refused[:5])) + (f"; and {len(refused) - 5} more" if len(refused) > 5 else "")
+        raise RunDirectoryError(
+            f"{run.root} was made by another configuration, and these settings define it: {listed}. Put them back, or "
+            f"{afresh}. docs/training.md lists the settings that may change"
+        )
+    pid = launcher(run) if found else None
+    if pid is not None:
+        raise RunDirectoryError(
+            f"{run.root} is running (process {pid}) with other values of {', '.join(item.key for item in found)}: stop "
+            f"it first, with dart-train stop {config.name}"
+        )
+    if found:
+        record(run.changes, found, RunState(run.root / "state.json").values["lives"] + 1)
+        write_text(run.config, dump_config(config))
+        for change in found:
+            Console(stderr=True).print(f"changed setting: {change}", markup=False, highlight=False, soft_wrap=True)
 
 
 def execute(

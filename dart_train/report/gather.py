@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dart_gym.utils.rates import wilson_interval
+from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
 from dart_train.core.training_alarms import alarm_named, count_steps
@@ -119,7 +120,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        notes=[*notes(config, evaluations), *alarm_notes(run)],
+        notes=[*notes(config, evaluations), *alarm_notes(run), *change_notes(run)],
         config_yaml=run.config.read_text(),
     )
 
@@ -306,6 +307,11 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
         busy += np.clip(overlap, 0.0, None)
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
+
+
+def change_notes(run: RunDirectory) -> list[str]:
+    """A sentence for each setting that was changed when the run was resumed."""
+    return [f"Setting changed in life {life}: {change}." for life, change in recorded(run.changes)]
 
 
 def alarm_notes(run: RunDirectory) -> list[str]:

@@ -5,7 +5,8 @@ Invariants:
       have ended, however they end.
     - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
       everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
-    - A run is defined by its resolved configuration; another one under the same name is refused.
+    - A run is defined by its resolved configuration; another one under the same name is refused, but for the settings
+      in `resume_changes`.
     - `run.json` says which version of the package began the run; one whose formats may differ refuses to go on with it.
 """
 
@@ -101,6 +102,11 @@ class RunDirectory:
     def trainer(self) -> Path:
         """Resume state of the trainer."""
         return self.root / "trainer"
+
+    @property
+    def changes(self) -> Path:
+        """Settings that were changed when the run was resumed, as JSON lines."""
+        return self.root / "changes.jsonl"
 
     @property
     def logs(self) -> Path:

@@ -274,6 +274,26 @@ class DartGRPOTrainer(Trainer):
             sharding.split_groups(optimizer, base_model(self.model).model.visual.parameters())
         return optimizer
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As `transformers.Trainer`, with the present learning rate and weight decay instead of the saved ones.
+
+        A state's optimizer and schedule hold the values that they were saved with, and a resumed run may have others.
+        """
+        groups: list[dict[str, Any]] = [] if self.optimizer is None else self.optimizer.param_groups
+        decays = [group["weight_decay"] for group in groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        groups = [] if self.optimizer is None else self.optimizer.param_groups  # loading replaces them
+        schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)  # accelerate wraps it
+        state, rate = schedule.state_dict(), self.args.learning_rate
+        for group, decay, old in zip(groups, decays, state["base_lrs"], strict=True):
+            group["weight_decay"] = decay
+            group["initial_lr"] = rate
+            group["lr"] *= rate / old if old else 1.0
+        rates = [group["lr"] for group in groups]
+        schedule.load_state_dict(state | {"base_lrs": [rate] * len(groups), "_last_lr": rates})
+
     # --- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Any:
