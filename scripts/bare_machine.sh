@@ -8,6 +8,7 @@
 #   DIR=/var/tmp/dart-bare    where base systems, machines and pip's cache are kept
 #   TMP_OPTIONS=mode=1777     of the machine's /tmp, such as mode=1777,noexec
 #   KEEP=1                    leave the machine there afterwards
+#   REUSE=1                   go on with one that was left there, with its clone brought up to date
 #   MIRROR, KEYRING           for debootstrap
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -111,17 +112,20 @@ first_update() {  # `make quickstart`, stopped in order when the first version t
 
 timed "the base system" base_system
 say "$SUITE: a machine in $MACHINE"
-rm -rf --one-file-system "$MACHINE"
-cp -a "$BASE" "$MACHINE"
 [ -n "${KEEP:-}" ] || trap 'rm -rf --one-file-system "$MACHINE"' EXIT
-network
-as_root_without_clone() { mkdir -p "$MACHINE/root/dart"; as root "$@"; }
-as_root_without_clone 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends make >/dev/null 2>&1'
-chroot "$MACHINE" useradd --create-home --uid 1000 --shell /bin/bash user
-rm -rf "$MACHINE$HOME_THERE/dart"
-git clone -q . "$MACHINE$HOME_THERE/dart"
+if [ -z "${REUSE:-}" ]; then
+  rm -rf --one-file-system "$MACHINE"
+  cp -a "$BASE" "$MACHINE"
+  chroot "$MACHINE" useradd --create-home --uid 1000 --shell /bin/bash user
+  network
+  mkdir -p "$MACHINE/root/dart"
+  as root 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends make >/dev/null 2>&1'
+  git clone -q . "$MACHINE$HOME_THERE/dart"
+else
+  network
+  git -c safe.directory='*' -C "$MACHINE$HOME_THERE/dart" pull -q --ff-only "$PWD" HEAD
+fi
 [ "$WHO" = root ] || chown -R 1000:1000 "$MACHINE/home/user"
-mkdir -p "$MACHINE/root/dart"
 
 timed "make setup" set_up setup
 if [ -n "$COMMAND" ]; then timed "$COMMAND" as "$WHO" "$COMMAND"; exit; fi

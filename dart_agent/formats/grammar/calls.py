@@ -35,7 +35,7 @@ class _Grammar:
         self.after_value = re.compile(rf"[\s;]*([{comma}{closing}]?)[\s;]*")
         self.bare_piece = re.compile(rf"[^{comma}{opening}{closing}\[\]{{}}]+|.", re.DOTALL)
         self.quoted = {  # one expression: a loop over the quotes of a hostile text takes ten times as long
-            mark: re.compile(rf"[{kind}]((?:[^{kind}\\]++|\\.|[{kind}](?!{end}))*+)[{kind}]", re.DOTALL)
+            mark: re.compile(rf"[{kind}]((?>(?:[^{kind}\\]++|\\.|[{kind}](?!{end}))*))[{kind}]", re.DOTALL)
             for kind in quotes
             for mark in kind
         }

@@ -23,13 +23,13 @@ MAX_BLOCKS = 100_000
 _LANGUAGES = frozenset(("", "python", "python3", "py", "code", "tool_code"))
 _STRING = re.compile(
     r"#[^\n]*+|'{3}(?:[^\\]|\\(?:.|\Z))*?(?:'{3}|\Z)|\"{3}(?:[^\\]|\\(?:.|\Z))*?(?:\"{3}|\Z)"
-    r"|'[^'\\\n]*+(?:\\(?:.|\Z)[^'\\\n]*+)*+'?+|\"[^\"\\\n]*+(?:\\(?:.|\Z)[^\"\\\n]*+)*+\"?+",
+    r"|'[^'\\\n]*+(?>(?:\\(?:.|\Z)[^'\\\n]*+)*)'?+|\"[^\"\\\n]*+(?>(?:\\(?:.|\Z)[^\"\\\n]*+)*)\"?+",
     re.DOTALL,
 )
 """Comments and strings; those without an end too, or each of many quotes would be followed to the end of the text."""
 
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*$", re.MULTILINE)
-_INLINE = re.compile(r"```(?:python|py|code)?+[ \t]*+\n?+(.*?)```", re.DOTALL)
+_INLINE = re.compile(r"```(?>(?:python|py|code)?)[ \t]*+\n?+(.*?)```", re.DOTALL)
 _SHOWN = 60
 _CONSTANTS = (str, int, float, bool, type(None))
 
