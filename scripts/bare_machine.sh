@@ -123,7 +123,8 @@ if [ -z "${REUSE:-}" ]; then
   git clone -q . "$MACHINE$HOME_THERE/dart"
 else
   network
-  git -c safe.directory='*' -C "$MACHINE$HOME_THERE/dart" pull -q --ff-only "$PWD" HEAD
+  git -c safe.directory='*' -C "$MACHINE$HOME_THERE/dart" fetch -q "$PWD" HEAD
+  git -c safe.directory='*' -C "$MACHINE$HOME_THERE/dart" reset -q --hard FETCH_HEAD
 fi
 [ "$WHO" = root ] || chown -R 1000:1000 "$MACHINE/home/user"
 
