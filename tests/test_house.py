@@ -135,15 +135,11 @@ def test_no_two_files_of_tests_share_a_name():
 
 
 def test_no_expression_is_possessive_over_a_group():
-    """`(...)*+` misses what it should match in CPython 3.11.0 to 3.11.4, Debian 12's among them: `(?>(...)*)` does not."""
+    """CPython 3.11.0 to 3.11.4 finds no match for many `(...)*+`, Debian 12's is one: `(?>(...)*)` is right."""
     possessive = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
     found = []
-    for path in sorted(file for folder in (*PACKAGES, "integrations", "benchmarks") for file in (ROOT / folder).rglob("*.py")):
+    for path in (file for name in (*PACKAGES, "integrations", "benchmarks") for file in (ROOT / name).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and possessive.search(node.value):
-                try:
-                    re.compile(node.value)
-                except re.error:
-                    pass  # prose, or a part of an expression
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value[:60]!r}")
     assert not found
