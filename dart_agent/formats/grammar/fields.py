@@ -264,7 +264,7 @@ def _decode(text: str, start: int, *, narrowed: bool) -> tuple[Any, int]:
 
 
 _PUNCTUATION = str.maketrans("\uff5b\uff5d\uff3b\uff3d\uff1a\uff0c\u201c\u201d\uff02", "{}[]:," + 3 * '"')
-_JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\u201c\uff02][^"\u201d\uff02\n]*+[\u201d\uff02]', re.DOTALL)
+_JSON_STRING = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"|[\u201c\uff02][^"\u201d\uff02\n]*+[\u201d\uff02]', re.DOTALL)
 _WIDE = re.compile("[\uff5b\uff5d\uff3b\uff3d\uff1a\uff0c\u201c\u201d\uff02]")
 
 

@@ -36,9 +36,9 @@ _CHANNEL = re.compile(
 _CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
 _STRIPPED = re.compile(r"analysis(?=[A-Z])")  # harmony after its special tokens were dropped
 _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the first argument of a call; in one line
-    r"(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)'(?:[^'\\\n]++|\\.|'(?!\s?[,)]))*+'"
-    r"|(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)\"(?:[^\"\\\n]++|\\.|\"(?!\s?[,)]))*+\""
-    r"|\"[A-Za-z_]\w{0,40}\"\s?:\s?\"(?:[^\"\\\n]++|\\.)*+\""
+    r"(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)'(?>(?:[^'\\\n]++|\\.|'(?!\s?[,)]))*)'"
+    r"|(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)\"(?>(?:[^\"\\\n]++|\\.|\"(?!\s?[,)]))*)\""
+    r"|\"[A-Za-z_]\w{0,40}\"\s?:\s?\"(?>(?:[^\"\\\n]++|\\.)*)\""
 )
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
