@@ -107,7 +107,7 @@ first_update() {  # `make quickstart`, stopped in order when the first version t
     .venv/bin/dart-train stop quickstart
     wait $run; status=$?
     tail -3 quickstart.log
-    [ $status -eq 130 ] || exit $status'
+    [ $status -eq 2 ] || exit $((status + !status))   # make says 2 of any command that did not end well: 130 here'
 }
 
 timed "the base system" base_system
