@@ -28,11 +28,14 @@ share=.local/share/dart-gym   # what `make apps` has put there for desktops
 if [ -d "$HOME/$share/desktop-python" ]; then
   mkdir -p "$home/$share" && cp -r "$HOME/$share/desktop-python" "$home/$share/"
 fi
+EVALUATOR=$HOME/$share/evaluator-1.0.2   # large: it is mounted there
+mkdir -p "$home/$share/${EVALUATOR##*/}"
 chown -R "$DART_USER:$DART_USER" "$home"
-export PREFIX USER_HOME=$home DART_USER TENANTS
+export PREFIX USER_HOME=$home DART_USER TENANTS EVALUATOR USER_EVALUATOR=$home/$share/${EVALUATOR##*/}
 PREFIX=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
 unshare --mount bash -c '
   set -euo pipefail
+  [ ! -d "$EVALUATOR" ] || mount --bind -o ro "$EVALUATOR" "$USER_EVALUATOR"
   case $PREFIX in "$HOME"/*)
     mkdir "$USER_HOME/.prefix" && mount --bind "$PREFIX" "$USER_HOME/.prefix"
     mount -t tmpfs -o mode=755 none "$HOME"

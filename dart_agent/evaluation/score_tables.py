@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from dart_agent.evaluation.comparison import MIN_TASKS, Comparison
 from dart_agent.evaluation.scores import GroupScore, TaskScore, total_score
+from dart_gym.utils.shown_text import as_cell
 
 _INTERVAL = "95 %\ninterval"
 
@@ -22,7 +23,7 @@ def score_table(scores: Sequence[TaskScore]) -> Table:
         interval = _interval((score.low, score.high))
         mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
         row = [str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost)]
-        table.add_row(score.task_id, *row, *([f"{spent(score.usage)[cost]:,.4g}"] if cost else []))
+        table.add_row(as_cell(score.task_id), *row, *([f"{spent(score.usage)[cost]:,.4g}"] if cost else []))
     return table
 
 
@@ -51,7 +52,7 @@ def group_table(groups: Sequence[GroupScore]) -> Table:
         if k > 1:
             short = f"\nof {group.pass_k_tasks} tasks" if 0 < group.pass_k_tasks < group.tasks else ""
             row += [_percent(group.pass_k) + short, _interval(group.pass_k_interval)]
-        table.add_row(group.name, *row, str(group.total.lost))
+        table.add_row(as_cell(group.name), *row, str(group.total.lost))
     return table
 
 

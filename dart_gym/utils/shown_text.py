@@ -2,6 +2,8 @@
 
 import unicodedata
 
+from rich.markup import escape
+
 _KEPT = "\n\t"
 _HIDING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _JOINING = "\u200c\u200d"  # of scripts and emoji that need them
@@ -15,6 +17,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if _is_plain(character) else _escape(character) for character in text)
+
+
+def as_cell(text: str) -> str:
+    """Return a text as Rich's tables and consoles take it: printable, and no markup whatever brackets are in it."""
+    return escape(printable(text))
 
 
 def _is_plain(character: str) -> bool:

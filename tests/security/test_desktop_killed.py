@@ -221,6 +221,17 @@ def test_who_ended_a_program_is_read_from_the_signals_that_were_sent(name, code,
     assert first_process.ended_by(7, name, code, signals) == wanted
 
 
+def test_a_refused_call_ends_no_desktop_when_the_host_s_disk_is_full(monkeypatch):
+    signals = first_process.Signals()
+    full = os.open("/dev/full", os.O_WRONLY)
+    recorder = first_process.Recorder(-1, {"101": "ptrace"}, {}, full, signals)
+    monkeypatch.setattr(first_process.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    recorder.note(os.getpid(), 101)
+    recorder.note(os.getpid(), 101)
+    os.close(full)
+    assert len(recorder.seen) == 1
+
+
 @pytest.mark.parametrize(
     ("files", "own"),
     [

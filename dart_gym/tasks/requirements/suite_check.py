@@ -18,6 +18,7 @@ from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements import needs, upstream_names
 from dart_gym.tasks.requirements.skip_reasons import kind_of, skip_reasons
 from dart_gym.tasks.setup.setup_runner import HANDLERS
+from dart_gym.utils.shown_text import as_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def domain_table(checked: list[Checked]) -> Table:
         skipped = sum(bool(item.reasons) for item in rows)
         cells = [len(rows), len(rows) - skipped, skipped, *(counts[kind] for kind in kinds)]
         table.add_section() if domain == "all" else None
-        table.add_row(domain, *map(str, cells))
+        table.add_row(as_cell(domain), *map(str, cells))
     return table
 
 
@@ -95,7 +96,8 @@ def parts_table(checked: list[Checked]) -> Table:
         counts = Counter(name for item in checked for name in names(item.task))
         for name, count in counts.most_common():
             reason = skipped.get(name, "")
-            table.add_row(part, name, str(count), reason or ("yes" if name in known else "no"))
+            supported = as_cell(reason) or ("yes" if name in known else "no")
+            table.add_row(part, as_cell(name), str(count), supported)
     return table
 
 

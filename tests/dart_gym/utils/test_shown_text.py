@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
 
-from dart_gym.utils.shown_text import printable
+from dart_gym.utils.shown_text import as_cell, printable
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,15 @@ from dart_gym.utils.shown_text import printable
 )
 def test_control_characters_are_shown_as_escapes(text, shown):
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize("name", ["[/nope]", "a [bold]b[/bold] \\[x]", "[link=file:///etc]x", "\x1b[31mred"])
+def test_a_name_in_a_table_is_no_markup(name):
+    console = Console(file=(written := io.StringIO()), width=80)
+    table = Table(as_cell("[/]"))
+    table.add_row(as_cell(name))
+    console.print(table)
+    assert printable(name) in written.getvalue() and "\x1b" not in written.getvalue()
 
 
 @given(st.text())
