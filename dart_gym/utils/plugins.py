@@ -77,7 +77,7 @@ class Registry(Generic[T]):
             both = " and ".join(sorted(repr(_package(claim)) for claim in claims))
             raise PluginError(
                 f"the packages {both} both add the {self.kind} {name!r}: uninstall one of them, "
-                f"or name the class itself, such as {claims[0].value!r}"
+                f"or name the class itself, such as {min(claim.value for claim in claims)!r}"
             )
         if claims:
             value, package = claims[0].value, _package(claims[0])

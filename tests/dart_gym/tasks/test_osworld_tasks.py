@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,10 @@ def _names_in(package: Path) -> set[str]:
 
 
 def test_the_names_are_those_of_the_wheel():
-    root = location()  # made by `dart-gym evaluator install`, which the tests' set-up runs
-    (evaluators,) = root.glob("lib/python3*/site-packages/desktop_env/evaluators")
+    found = list(location().glob("lib/python3*/site-packages/desktop_env/evaluators"))
+    if not found and not os.environ.get("CI"):
+        pytest.skip("the evaluator is not installed: `make test` does, `make test-unit` does not")
+    (evaluators,) = found
     assert upstream_names.VERSION == VERSION
     assert _names_in(evaluators / "metrics") == upstream_names.METRICS
     assert {name.removeprefix("get_") for name in _names_in(evaluators / "getters")} == upstream_names.GETTERS
