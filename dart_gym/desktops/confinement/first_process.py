@@ -199,6 +199,7 @@ class Purse:
     def __init__(self, most, storage):
         self.most, self.storage = most, storage
         self.page = os.sysconf("SC_PAGE_SIZE")
+        self.libc = ctypes.CDLL(None)
 
     def look(self, spared):
         """Compare what is used with what may be."""
@@ -223,8 +224,8 @@ class Purse:
                     f"the desktop used more than {self.most} bytes of memory: a program with {used[victim]} was ended"
                 )
                 say(words)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
+                # Not `os.kill`, which keeps Python's lock: the kernel waits for the thread that is told of signals.
+                self.libc.kill(victim, signal.SIGKILL)
                 total -= used[victim]
 
 
