@@ -35,7 +35,7 @@ NAVIGATION = {
         "security.md",
         "protocol.md",
     ],
-    "Agents": ["policies.md", "own_policy.md", "grounding.md", "presets.md", "formats.md", "engines.md"],
+    "Agents": ["policies.md", "own_policy.md", "grounding.md", "presets.md", "formats.md", "engines.md", "failures.md"],
     "Training": [
         "training.md",
         "one_node.md",
