@@ -84,7 +84,7 @@ class Fields:
 
     def wheel(self, *names: str, default: float | None = None, size: float = 1, signed: bool = True) -> int:
         """A turn of the wheel in notches, of a number that is `size` for each; no turn is longer than `MAX_NOTCHES`."""
-        most = MAX_NOTCHES * size
+        most = MAX_NOTCHES * size + (0.0 if size == 1 else 0.001)  # pixels are written to a thousandth
         given = self.integer(*names, default=int(default) if default is not None else None) if size == 1 else None
         number = self.number(*names, default=default) if given is None else given
         return notches(self._within(names[0], number, -most if signed else 0, most), size)

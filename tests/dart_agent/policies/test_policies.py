@@ -103,7 +103,9 @@ async def test_a_thought_that_the_prompt_opened_is_not_done(tokens, vision):
     engine = ScriptedEngine(tokens, [f"{thoughts}\n</think>\n\nAction: I wait.\n{wait}", thoughts])
     config = ConversationConfig(preset="qwen3-vl-thinking")
     form = get_format("qwen:3")
-    policy = VLMPolicy(engine, tokens=tokens, vision=vision, action_format=form, conversation=config)
+    policy = VLMPolicy(
+        engine, tokens=tokens, vision=vision, action_format=form, conversation=config, sampling=Sampling(max_tokens=400)
+    )
     policy.reset(Episode("fake/x", "Do it", seed=4))
     first = await policy.act(observation())
     assert (first.actions, first.error) == ((Wait(1.0),), "")

@@ -193,8 +193,8 @@ async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(pl
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize(("program", "by_host"), [("Xvfb", False), ("bwrap", True)], ids=["inside", "host"])
-async def test_one_of_eight_desktops_is_killed_in_a_step(place, program, by_host):
+@pytest.mark.parametrize("program", ["Xvfb", "bwrap"])
+async def test_one_of_eight_desktops_is_killed_by_the_host_in_a_step(place, program):
     async with ServeProcess(place, "--desktops", "8", "--warm", "0") as server:
         envs = DesktopVectorEnv(8, task_ids("dialogs")[0], url=server.url)
         tasks = [small_desktop(f"desktop-{i}") for i in range(8)]
@@ -205,10 +205,9 @@ async def test_one_of_eight_desktops_is_killed_in_a_step(place, program, by_host
             step = asyncio.create_task(asyncio.to_thread(envs.step, [Wait(2.0)] * 8))
             await wait_for(lambda: _all_in_phase(server, "step"))
             os.kill(server.named(program)[3], signal.SIGKILL)
-            _, rewards, terminated, truncated, infos = await step
-            ended, others = (truncated, terminated) if by_host else (terminated, truncated)
-            (broken,) = np.flatnonzero(ended)
-            assert infos["env_fault"].tolist() == truncated.tolist() and not others.any() and not rewards.any()
+            _, rewards, terminated, ended, infos = await step
+            (broken,) = np.flatnonzero(ended)  # an error of the environment: no program of the desktop sent the signal
+            assert infos["env_fault"].tolist() == ended.tolist() and not terminated.any() and not rewards.any()
             assert infos["step_index"][~ended].tolist() == [1] * 7
             await asyncio.to_thread(envs.reset, options={"tasks": tasks, "reset_mask": ended})
             observations, _, _, truncated, infos = await asyncio.to_thread(envs.step, [Move(20, 20)] * 8)

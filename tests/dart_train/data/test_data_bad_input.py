@@ -10,7 +10,13 @@ import pytest
 import sqlalchemy as sa
 from data_builders import RUN, SMALL, Clock, make_trajectory, open_manager, record_group
 
-from dart_train.core.train_errors import DatabaseBusyError, DatabaseGoneError, DuplicateTrajectoryError, ReadOnlyError
+from dart_train.core.train_errors import (
+    DatabaseBusyError,
+    DatabaseGoneError,
+    DatabaseRefusedError,
+    DuplicateTrajectoryError,
+    ReadOnlyError,
+)
 from dart_train.data import DataManager, RolloutState
 from dart_train.data.store import prepared_statements
 from dart_train.data.store.schema import rollout_meta, rollout_run
@@ -161,7 +167,7 @@ def test_a_wrong_password_or_name_is_said_at_once(mariadb):
     started = time.monotonic()
     with pytest.raises(DatabaseGoneError, match="cannot be reached"):
         Store(f"mysql+pymysql://root@localhost/nothing?unix_socket={mariadb.socket}")
-    with pytest.raises(DatabaseGoneError, match="nobody") as caught:
+    with pytest.raises(DatabaseRefusedError, match="nobody") as caught:
         Store(f"mysql+pymysql://nobody:secret@localhost/nothing?unix_socket={mariadb.socket}")
     assert "secret" not in str(caught.value)
     assert time.monotonic() - started < 10

@@ -146,7 +146,7 @@ def test_files_without_rows_are_replaced(data):
     [
         ({"run_id": "other"}, "of run 'other', not 'run'"),
         ({"group": ""}, "group_key of 0 characters"),
-        ({"steps": (make_step(logprobs=(0.0,)),)}, "2 sampled ids but 1 log-prob"),
+        ({"steps": (make_step(logprobs=(0.0,)),)}, "2 tokens and 1 log-prob"),
         ({"steps": (make_step(images=("ab" * 16,)),)}, "neither given nor stored"),
         ({"name": "../x"}, "safe directory name"),
     ],

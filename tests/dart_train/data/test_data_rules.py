@@ -13,10 +13,12 @@ import sqlalchemy as sa
 from data_builders import SMALL, make_step, make_trajectory, open_manager, record_group
 
 from dart_gym.core.errors import PluginError
+from dart_train.config.run_config import load_config
 from dart_train.data import CurationConfig, RolloutState
 from dart_train.data.curation.drop_rules import Member
 from dart_train.data.curation.grouping import settle_group
 from dart_train.data.store.schema import rollout_group, rollout_meta
+from dart_train.launch.pipeline import open_run
 
 RULES = """
 from dart_train.data import CurationRule
@@ -158,6 +160,7 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
         json.dumps({"name": "tiny", "rollout": rollout, "data": {"curation": {"rules": ["house_rules:Loops"]}}})
     )
     command = [sys.executable, "-m", "dart_train", "data", "status", "--json", "--runs-dir", str(tmp_path / "runs")]
+    open_run(load_config(config), tmp_path / "runs")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

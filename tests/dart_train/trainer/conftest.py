@@ -159,7 +159,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, record_into: Callable[...
     root = tmp_path_factory.mktemp("recorded")
     with open_run(root) as data:
         for number in range(6):
-            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
+            rewards = tuple((float((number + place) % 4 < 2) + 0.1 * number * place) / 2.5 for place in range(4))
             record_into(data, f"g{number}", rewards, -6.0 - number / 4)
     return root
 
