@@ -159,8 +159,11 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
             for task in waiting:
                 task.cancel()
         log.info("stopping")
-    # each thread of a parent that is killed has the kernel signal again: none may end this process in its last moment
+    # The kernel signals again for each thread of a parent that is killed. None of these signals may end this process in
+    # its last moment, whichever of its threads gets it; the loop would put the default back when it closes.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    loop.remove_signal_handler(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from dart_train.config.run_config import load_config
 from dart_train.data import CurationConfig, RolloutState
 from dart_train.data.curation.drop_rules import Member
 from dart_train.data.curation.grouping import settle_group
+from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.store.schema import rollout_group, rollout_meta
 from dart_train.launch.pipeline import open_run
 
@@ -160,7 +161,9 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
         json.dumps({"name": "tiny", "rollout": rollout, "data": {"curation": {"rules": ["house_rules:Loops"]}}})
     )
     command = [sys.executable, "-m", "dart_train", "data", "status", "--json", "--runs-dir", str(tmp_path / "runs")]
-    open_run(load_config(config), tmp_path / "runs")
+    run = open_run(load_config(config), tmp_path / "runs")
+    with DataManager.open(run.database_url, run.data, "tiny"):
+        pass  # what a run that has begun leaves behind
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
