@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dart_train.core.tolerances import HALF_MEAN
+
 AlarmName = Literal["engine_gap", "policy_gap", "importance", "weights", "signal", "dropped", "collapse"]
 PREFIX = "alarm/"
-ENGINE_GAP_HALF, ENGINE_GAP_EXACT = 0.05, 0.01
+ENGINE_GAP_HALF, ENGINE_GAP_EXACT = HALF_MEAN, 0.01
 """Largest mean difference between the engine's and the trainer's log-probabilities of the same weights, in nats, where
 one of them computes in half precision, and where both compute in float32. `dart-train parity` allows no more."""
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dart_train.core.train_errors import TrainingError
 from dart_train.gpu_check.check_setting import CheckSetting
-from dart_train.gpu_check.device_checks import synchronize
 from dart_train.gpu_check.outcome import Outcome, Status
 from dart_train.trainer.attention.kernels import Attention, Layout, check_kernel
 from dart_train.trainer.attention.segments import KERNELS, KernelName, Segment
+from dart_train.trainer.step_cost import synchronize
 
 HEADS, KEY_HEADS, HEAD_SIZE = 8, 2, 64
 PROMPT, BRANCH = 384, 96

@@ -10,6 +10,7 @@ from dart_train.core.device_peaks import peak_flops
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.outcome import Outcome, Status
 from dart_train.placement.gpu_discovery import OCCUPIED_MB
+from dart_train.trainer.step_cost import synchronize
 
 GIB = 1 << 30
 SIDE = {"cuda": 8192, "cpu": 1024}
@@ -91,9 +92,3 @@ def _speed(device: torch.device) -> float:
         synchronize(device)
         best = min(best, time.perf_counter() - started)
     return 2.0 * side**3 / best
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done everything that was asked of it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

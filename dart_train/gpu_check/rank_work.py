@@ -17,9 +17,9 @@ import torch.distributed as dist
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.processes import end_with_parent
 from dart_train.gpu_check.check_setting import CheckSetting
-from dart_train.gpu_check.device_checks import synchronize
 from dart_train.gpu_check.text_batch import text_batch
 from dart_train.trainer.policy_logprobs import Policy
+from dart_train.trainer.step_cost import synchronize
 from dart_train.trainer.weights.model_loading import load_model
 from dart_train.trainer.weights.ranks import Ranks, local_part
 from dart_train.trainer.weights.sharding import Cut, load_sharded

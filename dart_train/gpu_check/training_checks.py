@@ -24,7 +24,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_train.core.device_peaks import utilisation
 from dart_train.gpu_check.check_setting import CheckSetting
-from dart_train.gpu_check.device_checks import GIB, synchronize
+from dart_train.gpu_check.device_checks import GIB
 from dart_train.gpu_check.outcome import Outcome, Status
 from dart_train.gpu_check.text_batch import RESPONSE_SHARE, text_batch
 from dart_train.trainer.attention.model_attention import take_over
@@ -32,6 +32,7 @@ from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, rank_memory
 from dart_train.trainer.memory.resident_memory import PeakMemory
 from dart_train.trainer.policy_logprobs import Policy
+from dart_train.trainer.step_cost import synchronize
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 
 ROW_TOKENS = {"cuda": 8192, "cpu": 256}

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dart_train.gpu_check.check_setting import CheckSetting
-from dart_train.gpu_check.device_checks import GIB, synchronize
+from dart_train.gpu_check.device_checks import GIB
 from dart_train.gpu_check.outcome import Outcome, Status
+from dart_train.trainer.step_cost import synchronize
 
 TENSORS = 16
 TENSOR_BYTES = {"cuda": 128 << 20, "cpu": 8 << 20}

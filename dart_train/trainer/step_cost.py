@@ -78,12 +78,12 @@ class StepCost:
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
         """Add the seconds of a `with` block to a phase; waits for a GPU at both ends."""
-        _synchronize(device)
+        synchronize(device)
         started = time.perf_counter()
         try:
             yield
         finally:
-            _synchronize(device)
+            synchronize(device)
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
@@ -110,6 +110,7 @@ class StepSpeed:
         return found if used is None else found | {"perf/mfu": used}
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done everything that was asked of it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
