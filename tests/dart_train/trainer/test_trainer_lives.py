@@ -33,7 +33,7 @@ def recorded(tmp_path_factory, record_into, model_dir) -> Path:
     root = tmp_path_factory.mktemp("recorded")
     with open_run(root) as data:
         for number in range(5):
-            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
+            rewards = tuple(0.75 * ((number + place) % 4 < 2) + 0.02 * number * place for place in range(4))
             record_into(data, f"g{number}", rewards, -5.0 - number / 2)
     return root
 
