@@ -42,7 +42,7 @@ from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
-from dart_gym.tasks.requirements.runnable import Place, check_runnable, runnable_ids
+from dart_gym.tasks.requirements.runnable import Place, check_runnable, named_tasks
 from dart_gym.utils.shown_text import printable
 
 app = typer.Typer(
@@ -95,7 +95,7 @@ def run(
     chosen = task or task_option
     if chosen is None or (task and task_option):
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
-    check_runnable(registry.get_task(chosen), Place.of(url))
+    check_runnable([registry.get_task(chosen)], Place.of(url))
     if out is not None and out.exists():
         raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
 
@@ -158,7 +158,7 @@ def evaluate_command(
     ] = None,
 ) -> None:
     """Score a policy: pass@1 and pass@k by application, with 95 % intervals; exit status 1 where all was lost."""
-    chosen = expand_tasks([*(tasks or []), *(suites or [])], url)
+    chosen = named_tasks([*(tasks or []), *(suites or [])], url)
     if not chosen:
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
@@ -230,26 +230,6 @@ def tiny(
     build_tiny_model(directory, seed=seed, config=config)
     size = sum(path.stat().st_size for path in directory.iterdir())
     console.print(f"{directory}: {size / 1e6:.1f} MB", highlight=False)
-
-
-def expand_tasks(names: list[str], url: str | None = None) -> list[str]:
-    """Return the ids of tasks that are named, and of those of suites that can run on a cluster; JSONs' paths stay.
-
-    Raises:
-        UnknownTaskError: no such task or suite.
-        UnrunnableTaskError: a task that is named, or all of a suite, cannot run there.
-        TaskError: a malformed task.
-    """
-    found: list[str] = []
-    for name in names:
-        suite = name.removesuffix("/*")
-        if registry.is_suite(suite):
-            found += runnable_ids(suite, url)
-        else:
-            task = registry.get_task(name)
-            check_runnable(task, Place.of(url))
-            found.append(name if name.endswith(".json") else task.id)
-    return list(dict.fromkeys(found))
 
 
 def _noted(reasons: Counter[str], then: Callable[[Trajectory], None]) -> Callable[[Trajectory], None]:

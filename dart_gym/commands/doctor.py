@@ -16,14 +16,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError, TaskError
 from dart_gym.desktops.applications import debian_applications
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.resource_limits import NO_GROUPS, group_places
 from dart_gym.desktops.sandbox.osworld_profile import desktop_python
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.sandbox.sandbox_end import kept_refused
+from dart_gym.tasks.catalog.registry import task_from_dict
 from dart_gym.tasks.evaluation import evaluator_environment
+from dart_gym.tasks.requirements.skip_reasons import machine_has
+from dart_gym.tasks.requirements.suite_check import tasks_by_package
 from dart_gym.utils.processes import machine_memory
 
 PROGRAMS = {
@@ -154,19 +157,22 @@ def check_vllm() -> Finding:
 
 
 def waiting_tasks(directory: Path) -> dict[str, list[str]]:
-    """Which tasks of a directory of OSWorld's JSON files wait for which Debian packages."""
-    files = sorted(directory.glob("**/*.json"))
-    tasks = {}
-    for file in files:
+    """Return which tasks of a directory of OSWorld's JSON files wait for which Debian packages.
+
+    Raises:
+        ConfigurationError: it holds no tasks, or a file that cannot be read.
+    """
+    tasks = []
+    for file in sorted(directory.glob("**/*.json")):
         try:
-            task = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(raw, dict) and isinstance(raw.get("id"), str) and "instruction" in raw:
+                tasks.append(task_from_dict(raw))
+        except (OSError, ValueError, TaskError) as error:
             raise ConfigurationError(f"cannot read {file}: {error}") from error
-        if isinstance(task, dict) and isinstance(task.get("id"), str) and "instruction" in task:
-            tasks[task["id"]] = task
     if not tasks:
         raise ConfigurationError(f"there are no OSWorld tasks (JSON files) in {directory}; give the directory of a set")
-    return debian_applications.tasks_by_package(tasks, debian_applications.missing())
+    return tasks_by_package(tasks, machine_has)
 
 
 def examine() -> list[Finding]:

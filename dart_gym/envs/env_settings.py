@@ -86,11 +86,10 @@ class TaskChoice:
         names = [name or DEFAULT_TASK for name in task_ids]
         sizes: dict[tuple[int, int], str] = {}
         samples = [] if suite is None else [name for name in registry.samples(suite) if name not in selection.skipped]
-        for name in samples or names:
-            resolved = resolve_task(name, override)
-            if suite is None:
-                check_runnable(resolved, place)
-            spec = resolved.desktop
+        resolved = {name: resolve_task(name, override) for name in samples or names}
+        if suite is None:
+            check_runnable(resolved.values(), place)
+        for name, spec in ((name, task.desktop) for name, task in resolved.items()):
             sizes.setdefault((spec.height, spec.width), name)
         if len(sizes) > 1:
             found = ", ".join(f"{name} is {width}x{height}" for (height, width), name in sizes.items())
@@ -119,7 +118,7 @@ class TaskChoice:
     def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
         """A task asked for, if it fits the screen. Raises `ValueError`: not; `UnknownTaskError`, `TaskError`."""
         resolved = resolve_task(task, self.override)
-        check_runnable(resolved, self.place)
+        check_runnable([resolved], self.place)
         spec = resolved.desktop
         if (spec.height, spec.width) != (self.height, self.width):
             raise ValueError(

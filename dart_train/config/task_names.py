@@ -93,16 +93,18 @@ def check_tasks(config: RunConfig) -> None:
 
     Raises:
         UnknownTaskError: no such task or suite.
-        UnrunnableTaskError: a task that is named, or all of a suite or list, cannot run.
+        UnrunnableTaskError: tasks that are named, or all of a suite or list, cannot run.
     """
     place = Place.of(config.cluster.url)
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
+    single = []
     for name in names:
         if ids := listed(name):
             for task_id in ids if task_ids(OSWORLD) else ():
                 get_task(task_id)
             _runnable(name, ids, config.cluster.url)
         elif not name.endswith(ALL):
-            check_runnable(get_task(name), place)
+            single.append(get_task(name))
         else:
             select(name.removesuffix(ALL), place)  # raises, with near names
+    check_runnable(single, place)

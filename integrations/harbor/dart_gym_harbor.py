@@ -23,7 +23,7 @@ import typer
 
 from dart_gym.core.errors import DartGymError
 from dart_gym.envs.cluster_link import connect
-from dart_gym.tasks.catalog.registry import is_suite, task_ids
+from dart_gym.tasks.requirements.runnable import named_tasks
 
 TASK_TOML = """schema_version = "1.1"
 
@@ -101,8 +101,12 @@ def write(root: Path, task: str, seed: int, instruction: str, size: tuple[int, i
 
 
 async def export(root: Path, tasks: list[str], seeds: int, image: str) -> list[Path]:
-    """Export every task with every seed. Raises `DartGymError`: there is none, or it does not start."""
-    names = [name for given in tasks for name in (task_ids(given) if is_suite(given) else [given])]
+    """Export every task with every seed; of suites, the tasks that can run.
+
+    Raises:
+        DartGymError: there is no such task, it cannot run, or it does not start.
+    """
+    names = named_tasks(tasks)
     async with connect() as cluster, cluster.session() as session:
         made = []
         for task in names:
@@ -117,7 +121,7 @@ async def export(root: Path, tasks: list[str], seeds: int, image: str) -> list[P
 
 def main(
     directory: Path,
-    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or of suites for all of theirs.")],
+    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or of suites for those of theirs that can run.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many initial states of each task.")] = 1,
     image: Annotated[str, typer.Option(help="The image of docker/osworld/Dockerfile.")] = "dart-gym",
 ) -> None:

@@ -17,7 +17,8 @@ from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.envs.cluster_link import connect
-from dart_gym.tasks.catalog.registry import get_task, is_suite, task_ids
+from dart_gym.tasks.catalog.registry import get_task
+from dart_gym.tasks.requirements.runnable import named_tasks
 from dart_gym.utils.png import encode_png
 
 try:
@@ -72,11 +73,16 @@ class _Asked:
             message.content = [part for part in message.content if part.type != "image"]
 
 
-def _samples(tasks: str | list[str], seeds: int, action_format: str) -> MemoryDataset:
-    """A sample for each task and seed. Raises `UnknownTaskError`, `ConfigurationError`: no such task or format."""
+def _samples(tasks: str | list[str], seeds: int, action_format: str, url: str | None) -> MemoryDataset:
+    """Return a sample for each task and seed.
+
+    Raises:
+        UnknownTaskError: no such task or suite.
+        UnrunnableTaskError: tasks that are named, or all of a suite, cannot run.
+        ConfigurationError: no such format.
+    """
     words, samples = get_format(action_format).describe(), []
-    given = [tasks] if isinstance(tasks, str) else tasks
-    for name in (task_id for each in given for task_id in (task_ids(each) if is_suite(each) else [each])):
+    for name in named_tasks([tasks] if isinstance(tasks, str) else tasks, url):
         screen = get_task(name).desktop
         system = ChatMessageSystem(content=SYSTEM.format(width=screen.width, height=screen.height, actions=words))
         for seed in range(seeds):
@@ -135,7 +141,7 @@ def desktops(
     """Tasks of our suites.
 
     Args:
-        tasks: names of tasks, or of suites for all of theirs.
+        tasks: names of tasks, or of suites for those of theirs that can run.
         seeds: how many initial states of each task, seeds 0, 1, ...
         action_format: how the model writes actions, a name of `dart_agent.formats`.
         max_steps: most actions of an episode; None for each task's own limit.
@@ -144,7 +150,7 @@ def desktops(
         token_env: the environment variable that holds the cluster's token.
     """
     return Task(
-        dataset=_samples(tasks, seeds, action_format),
+        dataset=_samples(tasks, seeds, action_format, url),
         solver=use_desktop(action_format, max_steps, screenshots, url, token_env),
         scorer=evaluator(),
     )

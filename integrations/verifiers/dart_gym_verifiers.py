@@ -28,7 +28,8 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.envs.cluster_link import connect
 from dart_gym.sessions.reset_request import ResetRequest
-from dart_gym.tasks.catalog.registry import get_task, is_suite, task_ids
+from dart_gym.tasks.catalog.registry import get_task
+from dart_gym.tasks.requirements.runnable import named_tasks
 from dart_gym.utils.png import encode_png
 
 try:
@@ -51,7 +52,7 @@ class DesktopsConfig(vf.TasksetConfig):
     """Which episodes there are: every task with every seed."""
 
     tasks: list[str] = ["miniwob/click-test"]
-    """Names of tasks ("miniwob/click-test"), or of suites ("miniwob") for all of theirs."""
+    """Names of tasks ("miniwob/click-test"), or of suites ("miniwob") for those of theirs that can run."""
     seeds: int = Field(1, ge=1)
     """How many initial states of each task, seeds 0, 1, ..."""
     format: str = "computer_13"
@@ -60,6 +61,8 @@ class DesktopsConfig(vf.TasksetConfig):
     """Whether the model calls actions as tools; `format` says nothing then."""
     max_steps: int | None = Field(None, ge=1)
     """Most actions of an episode; None for each task's own limit."""
+    url: str | None = None
+    """The cluster whose desktops decide what of a suite can run, as `DesktopsEnvConfig.url`; None for this machine."""
 
 
 class DesktopData(vf.TaskData):
@@ -97,10 +100,16 @@ class Desktops(vf.Taskset[DesktopTask, DesktopsConfig]):
     """Tasks of our suites."""
 
     def load(self) -> Iterator[DesktopTask]:
-        """Every task with every seed. Raises `UnknownTaskError`, `ConfigurationError`: no such task or format."""
+        """Yield every task with every seed.
+
+        Raises:
+            UnknownTaskError: no such task or suite.
+            UnrunnableTaskError: tasks that are named, or all of a suite, cannot run.
+            ConfigurationError: no such format.
+        """
         config = self.config
         words = WITH_TOOLS if config.tools else get_format(config.format).describe()
-        for task in (name for given in config.tasks for name in (task_ids(given) if is_suite(given) else [given])):
+        for task in named_tasks(config.tasks, config.url):
             screen = get_task(task).desktop
             system = SYSTEM.format(width=screen.width, height=screen.height, actions=words)
             for seed in range(config.seeds):

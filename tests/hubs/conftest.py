@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,17 @@ def targets(desktops):  # noqa: F811
         return [centers[label] for label in re.findall("'(.+?)'", instruction)]
 
     return find
+
+
+@pytest.fixture
+def osworld(tmp_path, monkeypatch):
+    """A set of two tasks of OSWorld, one of which needs a program that is nowhere."""
+    steps = {"plain": [], "absent": [{"type": "launch", "parameters": {"command": ["absent-program"]}}]}
+    for name, config in steps.items():
+        raw = {"id": name, "instruction": "", "config": config, "evaluator": {"func": "infeasible"}}
+        (tmp_path / "tasks").mkdir(exist_ok=True)
+        (tmp_path / "tasks" / f"{name}.json").write_text(json.dumps(raw))
+    monkeypatch.setenv("DART_GYM_OSWORLD", str(tmp_path / "tasks"))
 
 
 @pytest.fixture

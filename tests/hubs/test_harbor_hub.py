@@ -152,6 +152,12 @@ def test_an_unknown_task_is_one_line(tmp_path):
     assert done.returncode == 1 and "no-such" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_task_that_cannot_run_is_one_error_that_says_why(osworld, tmp_path):
+    command = [sys.executable, "-m", "dart_gym_harbor", str(tmp_path), "osworld/absent"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "absent-program" in done.stderr
+
+
 def test_without_harbor_the_import_says_what_to_install(without):
     said = without("harbor", "integrations/harbor", "dart_gym_harbor_sandbox")
     assert "Harbor is not installed; next step: pip install 'harbor>=0.24,<0.25' (Python 3.12)" in said

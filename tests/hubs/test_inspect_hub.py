@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dart_gym.core.errors import UnrunnableTaskError
 from tests.hubs.seeing_oracle import StubModel, reply
 
 pytestmark = [pytest.mark.hubs]
@@ -152,6 +153,14 @@ async def test_the_desktop_of_a_killed_evaluation_is_given_back(inspect_eval, st
     assert server.status()["sessions"] == 1
     process.kill()
     await until(lambda: not server.status()["sessions"])
+
+
+def test_of_a_suite_only_what_can_run_becomes_a_sample(osworld):
+    import dart_gym_inspect
+
+    assert [sample.id for sample in dart_gym_inspect.desktops(tasks="osworld").dataset] == ["osworld/plain#0"]
+    with pytest.raises(UnrunnableTaskError, match="absent-program"):
+        dart_gym_inspect.desktops(tasks="osworld/absent")
 
 
 def test_without_inspect_the_import_says_what_to_install(without):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dart_gym.core.errors import UnrunnableTaskError
 from tests.hubs.seeing_oracle import StubModel, calling, images, reply, tool_call
 
 pytestmark = [pytest.mark.hubs, pytest.mark.timeout(240)]
@@ -195,6 +196,14 @@ async def test_the_desktop_of_a_killed_evaluation_is_given_back(vf_eval, model, 
     assert server.status()["sessions"]
     process.send_signal(signal.SIGKILL)
     await until(lambda: not server.status()["sessions"])
+
+
+def test_of_a_suite_only_what_can_run_is_played(osworld):
+    from dart_gym_verifiers import Desktops, DesktopsConfig
+
+    assert [task.data.name for task in Desktops(DesktopsConfig(tasks=["osworld"])).load()] == ["osworld/plain#0"]
+    with pytest.raises(UnrunnableTaskError, match="absent-program"):
+        [*Desktops(DesktopsConfig(tasks=["osworld/absent"])).load()]
 
 
 def test_without_verifiers_the_import_says_what_to_install(without):

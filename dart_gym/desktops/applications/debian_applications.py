@@ -7,12 +7,10 @@ So this file is a program of its own too: it needs the standard library only, an
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,6 @@ ABSENT = {
 }
 """Programs of OSWorld's machine that this one lacks, with the reason."""
 
-_SEPARATORS = re.compile(r"&&|\|\||[;|&\n(]")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*$")
-
 
 def packages() -> list[str]:
     """All Debian packages of the applications, in order."""
@@ -143,46 +138,6 @@ def advice(program: str) -> str:
 def missing(which: Callable[[str], str | None] = shutil.which) -> list[Application]:
     """The applications whose program is not on this machine."""
     return [application for application in APPLICATIONS if application.program and which(application.program) is None]
-
-
-def programs_of(task: Mapping[str, Any]) -> set[str]:
-    """The programs that a task of OSWorld names: in its set-up, before its evaluation, and as its applications."""
-    evaluator = task.get("evaluator") or {}
-    steps = [*(task.get("config") or []), *(evaluator.get("postconfig") or [])]
-    programs = {app.lower() for app in task.get("related_apps") or []}
-    for step in steps:
-        command = (step.get("parameters") or {}).get("command")
-        if isinstance(command, str):
-            programs |= _programs_of_script(command)
-        elif command:
-            programs.add(str(command[0]))
-            if str(command[0]).rsplit("/", 1)[-1] in ("sh", "bash") and len(command) > 2:
-                programs |= _programs_of_script(str(command[2]))
-        if str(step.get("type", "")).startswith("chrome"):
-            programs.add("google-chrome")
-    return {program.rsplit("/", 1)[-1] for program in programs}
-
-
-def _programs_of_script(script: str) -> set[str]:
-    """The first word of each command of a shell script, without assignments and `sudo`. Quotes are not minded."""
-    found = set()
-    for part in _SEPARATORS.split(script):
-        words = [word for word in part.split() if not _ASSIGNMENT.match(word)]
-        while words and (words[0] in ("sudo", "export", "nohup", "exec") or words[0].startswith("-")):
-            words = words[1:]
-        if words:
-            found.add(words[0].strip("\"'"))
-    return found
-
-
-def tasks_by_package(tasks: Mapping[str, Mapping[str, Any]], absent: Iterable[Application]) -> dict[str, list[str]]:
-    """Which tasks wait for which packages: "gimp" -> ids of the tasks that need GIMP, most wanted first."""
-    waiting: dict[str, list[str]] = {" ".join(application.packages): [] for application in absent}
-    for task_id, task in tasks.items():
-        for application in {application_of(program) for program in programs_of(task)}:
-            if application is not None and (key := " ".join(application.packages)) in waiting:
-                waiting[key].append(task_id)
-    return dict(sorted(((key, ids) for key, ids in waiting.items() if ids), key=lambda item: -len(item[1])))
 
 
 if __name__ == "__main__":

@@ -126,15 +126,49 @@ def runnable_ids(suite: str, url: str | None = None) -> list[str]:
     return list(select(suite, Place.of(url)).runnable)
 
 
-def check_runnable(task: Task, place: Place) -> None:
-    """Raise `UnrunnableTaskError` for a task that cannot run. One without an evaluator can: it has no score."""
+def named_tasks(names: Iterable[str], url: str | None = None) -> list[str]:
+    """Return the ids of tasks that are named, and of those of suites that can run on a cluster; JSONs' paths stay.
+
+    Args:
+        names: of tasks, of files with a task, and of suites, "miniwob" or "miniwob/*".
+        url: of the cluster; None for this machine.
+
+    Raises:
+        UnknownTaskError: no such task or suite.
+        UnrunnableTaskError: tasks that are named, or all of a suite, cannot run there.
+        TaskError: a malformed task.
+    """
+    place, found, named = Place.of(url), list[str](), list[Task]()
+    for name in names:
+        suite = name.removesuffix("/*")
+        if registry.is_suite(suite):
+            found += select(suite, place).runnable
+        else:
+            named.append(registry.get_task(name))
+            found.append(name if name.endswith(".json") else named[-1].id)
+    check_runnable(named, place)
+    return list(dict.fromkeys(found))
+
+
+def check_runnable(tasks: Iterable[Task], place: Place) -> None:
+    """See that tasks can run. One without an evaluator can: it has no score.
+
+    Raises:
+        UnrunnableTaskError: some cannot. It names each with its reasons.
+    """
+    found = {task.id: reasons for task in tasks if (reasons := _reasons(task, place))}
+    if len(found) == 1:
+        ((name, reasons),) = found.items()
+        raise UnrunnableTaskError(f"task {name} cannot run here: {'; '.join(reasons)}{_next_step(reasons)}")
+    if found:
+        raise UnrunnableTaskError(f"{len(found)} of the named tasks cannot run here: {_summary(found)}")
+
+
+def _reasons(task: Task, place: Place) -> list[str]:
     if (index := _index(task.suite)) is None:
-        reasons = [reason for reason in place.reasons(task) if reason != NO_EVALUATOR]
-    else:
-        rows = index.rows("SELECT needs FROM tasks WHERE name = ?", (task.id.partition("/")[2],))
-        reasons = [f"it needs {needs}" for (needs,) in rows if needs]
-    if reasons:
-        raise UnrunnableTaskError(f"task {task.id} cannot run here: {'; '.join(reasons)}{_next_step(reasons)}")
+        return [reason for reason in place.reasons(task) if reason != NO_EVALUATOR]
+    rows = index.rows("SELECT needs FROM tasks WHERE name = ?", (task.id.partition("/")[2],))
+    return [f"it needs {needs}" for (needs,) in rows if needs]
 
 
 def _index(name: str) -> TaskIndex | None:

@@ -52,9 +52,7 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
     """Why a task cannot run or be scored here, most fundamental first, each with its kind before a colon."""
     name = str(task.raw.get("id", ""))
     reasons = [*_unknown_parts(task), *_accounts(task)]
-    installed = {program for package in needs.packages(task) if (program := program_of_package(package))}
-    wanted = {*needs.programs(task), *(frozenset({program}) for program in installed)}
-    missing = sorted(" or ".join(sorted(need)) for need in wanted if not any(map(has_program, need)))
+    missing = [" or ".join(need) for need in missing_programs(task, has_program)]
     if "code" in missing:
         missing.remove("code")
         reasons.append("VS Code: it is not in Debian")
@@ -73,6 +71,13 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
         hosts = ", ".join(sorted({urlsplit(url).hostname or url for url in absent}))
         reasons.append(f"not mirrored: {len(absent)} files of {hosts} are not in the download cache")
     return reasons
+
+
+def missing_programs(task: Task, has_program: Callable[[str], bool]) -> list[list[str]]:
+    """Return which programs a task lacks, sorted; one of each list would do."""
+    installed = {program for package in needs.packages(task) if (program := program_of_package(package))}
+    wanted = {*needs.programs(task), *(frozenset({program}) for program in installed)}
+    return sorted(sorted(need) for need in wanted if not any(map(has_program, need)))
 
 
 def _foreign_packages(task: Task, has_program: Callable[[str], bool]) -> list[str]:

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dart_gym.core.errors import TaskError
+from dart_gym.desktops.applications.debian_applications import application_of
 from dart_gym.tasks.catalog.registry import read_suite
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements import needs, upstream_names
-from dart_gym.tasks.requirements.skip_reasons import kind_of, skip_reasons
+from dart_gym.tasks.requirements.skip_reasons import kind_of, missing_programs, skip_reasons
 from dart_gym.tasks.setup.setup_runner import HANDLERS
 from dart_gym.utils.shown_text import as_cell
 
@@ -47,6 +48,18 @@ def _round_trip(path: Path, task: Task) -> Task:
     if json.loads(json.dumps(task.raw)) != json.loads(path.read_text(encoding="utf-8")):
         raise TaskError(f"{path} does not survive the round trip")
     return task
+
+
+def tasks_by_package(tasks: Iterable[Task], has_program: Callable[[str], bool]) -> dict[str, list[str]]:
+    """Return which Debian packages tasks wait for, those that most wait for first: "gimp" -> ids of tasks."""
+    waiting: dict[str, list[str]] = {}
+    for task in tasks:
+        known = [
+            [one for name in need if (one := application_of(name))] for need in missing_programs(task, has_program)
+        ]
+        for packages in dict.fromkeys(" ".join(found[0].packages) for found in known if found):
+            waiting.setdefault(packages, []).append(task.id)
+    return dict(sorted(waiting.items(), key=lambda item: -len(item[1])))
 
 
 def unnamed_parts(checked: Iterable[Checked]) -> list[str]:

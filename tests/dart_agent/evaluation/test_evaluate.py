@@ -20,6 +20,7 @@ from dart_gym.core.actions import Click, Done, action_from_dict
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
+from dart_gym.tasks.requirements.runnable import named_tasks
 from dart_gym.utils.rates import wilson_interval
 
 TASKS = ["fake/click-button", "fake/two-steps"]
@@ -238,12 +239,12 @@ def test_run_command_records(tmp_path):
 
 def test_eval_command_reads_tasks_from_files(tmp_path):
     (tmp_path / "own.json").write_text(json.dumps({"id": "own", "instruction": "Do."}))
-    assert agent_cli.expand_tasks(["fake", str(tmp_path / "own.json"), "fake/two-steps"]) == [
+    assert named_tasks(["fake", str(tmp_path / "own.json"), "fake/two-steps"]) == [
         *TASKS,
         f"{tmp_path}/own.json",
     ]
     with pytest.raises(UnknownTaskError, match="cannot read"):
-        agent_cli.expand_tasks([str(tmp_path / "other.json")])
+        named_tasks([str(tmp_path / "other.json")])
 
 
 @pytest.mark.train

@@ -128,15 +128,27 @@ def test_applications_of_osworld_are_optional(monkeypatch):
 
 
 def test_tasks_are_told_what_they_wait_for(bare_path, tmp_path):
-    folder = tmp_path / "tasks" / "gimp"
-    folder.mkdir(parents=True)
-    task = {"id": "one", "instruction": "Crop.", "related_apps": ["gimp"]}
-    (folder / "one.json").write_text(json.dumps(task))
-    (folder / "index.json").write_text(json.dumps({"gimp": ["one"]}))
-    assert doctor.waiting_tasks(tmp_path / "tasks") == {"gimp": ["one"]}
+    def starts(name, command, **parts) -> None:
+        step = {"type": "launch", "parameters": {"command": command, "shell": isinstance(command, str)}}
+        task = {"id": name, "instruction": "Crop.", "config": [step], **parts}
+        (tmp_path / "tasks/gimp").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tasks/gimp" / f"{name}.json").write_text(json.dumps(task))
+
+    starts("one", ["gimp"])
+    starts("two", "cat <<E; x=$(( 1 + (2) ));  (cd /tmp; gimp -n) || exit 1\nvlc; jq\nE")
+    starts("three", "gimp x | vlc -")
+    starts("four", ["true"], related_apps=["vlc", "chrome"])  # names them, and needs none
+    starts("five", "evince a || eog a")
+    (tmp_path / "tasks/gimp/index.json").write_text(json.dumps({"gimp": ["one"]}))
+    vlc = "vlc vlc-plugin-base vlc-plugin-qt vlc-plugin-access-extra"
+    assert doctor.waiting_tasks(tmp_path / "tasks") == {
+        "gimp": ["osworld/one", "osworld/three", "osworld/two"],
+        vlc: ["osworld/three"],
+        "eog": ["osworld/five"],
+    }
     console = Console(width=200, file=io.StringIO())
     doctor.main(console, tmp_path / "tasks")
-    assert "1  apt-get install gimp   (one)" in console.file.getvalue()
+    assert "3  apt-get install gimp   (osworld/one, osworld/three, osworld/two)" in console.file.getvalue()
 
 
 def test_a_directory_without_tasks_is_said(tmp_path):

@@ -43,37 +43,6 @@ def test_names_are_unambiguous():
     assert len(set(names)) == len(names) and not set(names) & set(debian_applications.ABSENT)
 
 
-def test_the_programs_of_a_task_come_from_all_that_it_runs():
-    task = {
-        "related_apps": ["Chrome", "libreoffice_calc"],
-        "config": [
-            {"type": "launch", "parameters": {"command": ["/usr/bin/thunderbird"]}},
-            {"type": "launch", "parameters": {"command": "VLC_VERBOSE=-1 vlc --x &", "shell": "true"}},
-            {"type": "chrome_open_tabs", "parameters": {"urls_to_open": []}},
-            {"type": "execute", "parameters": {"command": "echo p | sudo -S apt install jq -y && jq .", "shell": True}},
-            {"type": "execute", "parameters": {"command": ["bash", "-c", "cd /tmp; gimp x.png"]}},
-            {"type": "sleep", "parameters": {"seconds": 1}},
-        ],
-        "evaluator": {"postconfig": [{"type": "execute", "parameters": {"command": ["pkill", "chrome"]}}]},
-    }
-    wanted = {"chrome", "libreoffice_calc", "thunderbird", "vlc", "google-chrome", "echo", "apt", "jq", "bash", "cd"}
-    assert debian_applications.programs_of(task) == wanted | {"gimp", "pkill"}
-
-
-def test_packages_are_wanted_by_tasks_most_wanted_first():
-    tasks = {
-        "a": {"related_apps": ["gimp"]},
-        "b": {"related_apps": ["gimp", "vlc"]},
-        "c": {"related_apps": ["os"]},
-    }
-    gimp, vlc, jq = (debian_applications.application_of(name) for name in ("gimp", "vlc", "jq"))
-    assert list(debian_applications.tasks_by_package(tasks, [vlc, jq, gimp]).items()) == [
-        ("gimp", ["a", "b"]),
-        ("vlc vlc-plugin-base vlc-plugin-qt vlc-plugin-access-extra", ["b"]),
-    ]
-    assert debian_applications.tasks_by_package(tasks, []) == {}
-
-
 def test_advice_names_the_package_or_says_that_there_is_none():
     assert debian_applications.advice("/usr/bin/gimp").startswith("apt-get install gimp ")
     assert "not in Debian" in debian_applications.advice("code")

@@ -8,13 +8,12 @@ import logging
 import gymnasium
 import pytest
 
-from dart_agent.commands import agent_cli
 from dart_gym.core.errors import ConfigurationError, UnrunnableTaskError
 from dart_gym.envs.desktop_env import DesktopEnv, OSWorldEnv
 from dart_gym.envs.vector_env import OSWorldVectorEnv
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.requirements import runnable
-from dart_gym.tasks.requirements.runnable import Place, check_runnable, runnable_ids, select
+from dart_gym.tasks.requirements.runnable import Place, check_runnable, named_tasks, runnable_ids, select
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import check_tasks, expand
@@ -66,8 +65,8 @@ def folder(tmp_path, monkeypatch):
         lambda: OSWorldVectorEnv(2)._choice.task_ids,
         lambda: gymnasium.make("DartGym/OSWorld-v0").unwrapped._choice.task_ids,
         lambda: expand(["osworld/*"]),
-        lambda: agent_cli.expand_tasks(["osworld"]),
-        lambda: agent_cli.expand_tasks(["osworld/*"]),
+        lambda: named_tasks(["osworld"]),
+        lambda: named_tasks(["osworld/*"]),
     ],
 )
 def test_what_can_run_is_taken_and_the_rest_is_counted_and_named_once(folder, ids, caplog):
@@ -100,12 +99,29 @@ def test_naming_a_task_that_cannot_run_says_why(folder, name, reason):
         lambda: env.reset(options={"task": file}),
         lambda: envs.reset(options={"task_ids": [task]}),
         lambda: envs.async_reset(tasks=[raw]),
-        lambda: agent_cli.expand_tasks([task]),
-        lambda: agent_cli.expand_tasks([file]),
+        lambda: named_tasks([task]),
+        lambda: named_tasks([file]),
         lambda: check_tasks(make_config(rollout={"tasks": [task]})),
     ):
         with pytest.raises(UnrunnableTaskError, match=reason):
             use()
+
+
+def test_a_list_of_tasks_none_of_which_can_run_is_one_error_that_gives_each_its_reason(folder):
+    reasons = {f"osworld/{name}": reason for name, (_, reason) in NEEDS.items() if reason}
+    for use in (
+        lambda: DesktopEnv(tasks=[*reasons]),
+        lambda: OSWorldVectorEnv(2, tasks=[*reasons]),
+        lambda: named_tasks([*reasons]),
+        lambda: named_tasks(["osworld/plain", *reasons]),
+        lambda: check_tasks(make_config(rollout={"tasks": [*reasons]})),
+        lambda: check_tasks(make_config(demonstrations={"tasks": [*reasons]})),
+    ):
+        with pytest.raises(UnrunnableTaskError, match=f"^{len(reasons)} of the named tasks cannot run here") as caught:
+            use()
+        lines = str(caught.value).splitlines()
+        for name, reason in reasons.items():
+            assert [line for line in lines if name in line and reason in line], name
 
 
 def test_a_suite_in_which_nothing_can_run_is_an_error(folder):
@@ -117,7 +133,7 @@ def test_a_suite_in_which_nothing_can_run_is_an_error(folder):
         lambda: DesktopEnv("fake/two-steps").reset(options={"suite": "osworld"}),
         lambda: expand(["osworld/*"]),
         lambda: check_tasks(make_config(rollout={"tasks": ["osworld/*"]})),
-        lambda: agent_cli.expand_tasks(["osworld"]),
+        lambda: named_tasks(["osworld"]),
     ):
         with pytest.raises(UnrunnableTaskError, match="no task of .*osworld.* can run"):
             use()
@@ -143,7 +159,7 @@ def test_of_another_machine_only_what_is_sure_counts(folder):
 
 
 def test_a_task_without_an_evaluator_may_be_named():
-    check_runnable(registry.task_from_dict({"id": "a", "instruction": "look"}), Place.of())
+    check_runnable([registry.task_from_dict({"id": "a", "instruction": "look"})], Place.of())
 
 
 def test_unused_related_applications_keep_no_task_away():
