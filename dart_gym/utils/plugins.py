@@ -214,7 +214,7 @@ def _scan(path: tuple[str, ...]) -> Mapping[str, Mapping[str, tuple[metadata.Ent
         seen.add(distribution.name)
         for point in distribution.entry_points:
             names = groups.setdefault(point.group, {})
-            names[point.name] = (*names.get(point.name, ()), point)
+            names[point.name] = tuple(sorted((*names.get(point.name, ()), point), key=_package))
     return groups
 
 
