@@ -36,7 +36,7 @@ class EchoEngine:
         seconds = time.perf_counter() - started
         self._busy += seconds
         unfit = {*sampling.suppressed_ids, *sampling.stop_ids}  # which no model could have sampled, or gone on after
-        ids = tuple(token for token in prompt.token_ids if token not in unfit)[:4]
+        ids = tuple(token for token in prompt.token_ids if token not in unfit)[: min(4, sampling.max_tokens)]
         logprobs = tuple(-1.0 for _ in ids)
         return Generation(
             self._say, ids, logprobs, (self._version,) * 2, "stop", engine=self._name, seconds=(0, seconds)
