@@ -1,8 +1,9 @@
 """Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl-c`, `ctrl page down`, `ctrl++`, `ctrl--`.
 
 Two readings of spaces: in `read_chord` they join keys of one chord (UI-TARS: `ctrl c`), in `read_sequence` they stand
-between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). A key that is named
-again without a modifier is a sequence in both, for no hand presses a key that is down: `down down down`.
+between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). Two are sequences in
+both: a key that is named again without a modifier, for no hand presses a key that is down (`down down down`), and a
+whole chord beside another key, for what joins its keys is not what parts the words (`ctrl+a Delete`).
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,12 @@ def read_presses(given: str | Sequence[object], *, spaces_part: bool = False) ->
         UnreadableError: an unknown key, no key at all, or too many.
     """
     if isinstance(given, str):
+        spaces_part = spaces_part or (
+            " " in given.strip() and _holds_whole_chord(_joined_by_plus(given[:MAX_CHORD].split()))
+        )
         chords = list(_read_sequence(_checked(given))) if spaces_part else [read_chord(given)]
+    elif len(given) <= MAX_PRESSES and _holds_whole_chord(given):
+        chords = _sequence([_of_name(name) for name in given])
     elif len(given) > MAX_KEYS and len({str(name) for name in given[:MAX_PRESSES]}) > MAX_KEYS:
         chords = [read_keys(given)]  # says that it is too long
     else:
@@ -103,9 +109,7 @@ def _read_sequence(text: str) -> tuple[Chord, ...]:
     """Chords between spaces; a modifier by itself belongs to what follows it, and `page down` is one key."""
     if text and not text.strip():
         return ((read_key(text[0]),),)
-    found: list[Chord] = []
-    held: Chord = ()
-    keys: Chord
+    keys: list[Chord] = []
     words = _joined_by_plus(text.split())
     index = 0
     while index < len(words):
@@ -114,12 +118,27 @@ def _read_sequence(text: str) -> tuple[Chord, ...]:
         if not _is_key(parts[-1]) and index < len(words) and _is_key(pair := f"{parts[-1]} {words[index]}"):
             parts[-1] = pair  # `page down`, `ctrl+page down`
             index += 1
-        keys = _keys(parts)
+        keys.append(_keys(parts))
+    return tuple(_sequence(keys))
+
+
+def _sequence(parts: Sequence[Chord]) -> list[Chord]:
+    """Chords one after the other; a modifier by itself belongs to what follows it."""
+    found: list[Chord] = []
+    held: Chord = ()
+    for keys in parts:
         held += keys
         if not _MODIFIERS.issuperset(keys):
             found.append(held)
             held = ()
-    return (*found, held) if held else tuple(found)
+    return [*found, held] if held else found
+
+
+def _holds_whole_chord(names: Sequence[object]) -> bool:
+    """Return whether a name is a chord with a key that is no modifier, and another name holds such a key, too."""
+    parts = [_parts(name[:MAX_CHORD]) if isinstance(name, str) and name else [] for name in names]
+    keys = [[part for part in some if not _is_modifier(part)] for some in parts]
+    return sum(map(bool, keys)) > 1 and any(own and len(some) > 1 for some, own in zip(parts, keys, strict=True))
 
 
 def _joined_by_plus(words: list[str]) -> list[str]:
@@ -145,9 +164,7 @@ def _joined_by_plus(words: list[str]) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    given = text.split()
-    given[1:] = (word[1:] if word[0] == "+" and len(word) > 1 else word for word in given[1:])  # `ctrl +c`
-    words = [part for word in given for part in _parts(word)]
+    words = [part for word in _joined_by_plus(text.split()) for part in _parts(word)]
     # A joint between two keys joins them; as a key of its own it stands at an end or is called `plus` or `minus`.
     return [word for index, word in enumerate(words) if word not in _JOINTS or index in (0, len(words) - 1)]
 
@@ -180,6 +197,11 @@ def _parts(word: str) -> list[str]:
         if found:
             return [*_parts(left), *_parts(right)] if left else [word]
     return [word]
+
+
+@lru_cache(maxsize=1024)
+def _is_modifier(name: str) -> bool:
+    return _is_key(name) and canonical_key(name) in _MODIFIERS
 
 
 @lru_cache(maxsize=1024)

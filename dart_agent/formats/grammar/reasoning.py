@@ -7,7 +7,7 @@
 | Kimi-VL and OpenCUA | `◁think▷ ... ◁/think▷` |
 | Gemma 4 | `<|channel>thought ... <channel|>` |
 | gpt-oss (harmony) | `<|channel|>analysis<|message|> ... <|channel|>final<|message|> ...` |
-| others | `[THINK]`, `<|begin_of_thought|>`, `<|START_THINKING|>` |
+| others | `[THINK]`, `<|begin_of_thought|>`, `<|START_THINKING|>`, `<|thinking|>`, `<unused94>thought`, `<plan>` |
 | a server's reasoning parser | the fields `reasoning_content` and `reasoning` of a chat message: see `message_text` |
 
 Invariants:
@@ -22,11 +22,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_NAME = r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}|thoughts?|reasoning|reflection|analysis|scratchpad|inner_monologue)"
+_NAME = (
+    r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}|(?:\w{1,20}_)?(?:thoughts?|reason(?:ing)?|reflection|analysis)(?:_\w{1,20})?"
+    r"|cot|plan(?:ning)?|scratchpad|(?:inner|internal)_\w{0,20})"
+)
+_LEFT, _RIGHT = r"(?:<[|｜]?|＜|&lt;)\s?", r"(?:[|｜]?>|＞|&gt;)"
+_OF_A_THOUGHT = rf"[\w▁]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGHT}"
 _MARK = re.compile(
-    rf"<\s?(?P<end>/?)\s?{_NAME}(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?)>"
-    r"|(?P<other>◁think▷|\[THINK\]|<\|begin_of_thought\|>|<\|START_THINKING\|>|<\|channel>[ \t]*(?:thought)?)"
-    r"|◁/think▷|\[/THINK\]|<\|end_of_thought\|>|<\|END_THINKING\|>|<channel\|>",
+    rf"(?P<other>◁think▷|\[THINK\]|{_LEFT}(?:begin|start)_?{_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
+    r"|<unused94>thought|<\|im_start\|>\s?think\w{0,6})"
+    rf"|◁/think▷|\[/THINK\]|{_LEFT}end_?{_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
+    rf"|{_LEFT}(?P<end>[/／]?)\s?{_NAME}(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
     re.IGNORECASE,
 )
 _CHANNEL = re.compile(
@@ -42,6 +48,7 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 )
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
+_WITHOUT_BRACKET = ("◁", "THINK]", "think]", "Think]", "＜", "&lt;")
 _OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
 
 
@@ -78,7 +85,7 @@ class Split(NamedTuple):
 
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
-    if "<" not in text and "◁" not in text and "THINK]" not in text and not text.startswith("analysis"):
+    if not ("<" in text or text.startswith("analysis") or any(mark in text for mark in _WITHOUT_BRACKET)):
         return Split("", text)
     if "<|channel|>" in text:
         return _channels(text)

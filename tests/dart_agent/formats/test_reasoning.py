@@ -63,6 +63,47 @@ def test_what_ends_inside_a_thought(text):
     assert text[slice(*split.unfinished)].strip()
 
 
+MARKS = [
+    ("<reason>", "</reason>"),
+    ("<cot>", "</cot>"),
+    ("<plan>", "</plan>"),
+    ("<chain_of_thought>", "</chain_of_thought>"),
+    ("<internal_thought>", "</internal_thought>"),
+    ("<reasoning_content>", "</reasoning_content>"),
+    ("<antThinking>", "</antThinking>"),
+    ("＜think＞", "＜／think＞"),
+    ("＜think＞", "＜/think＞"),
+    ("&lt;think&gt;", "&lt;/think&gt;"),
+    ("<|think|>", "<|/think|>"),
+    ("<|thinking|>", "<|/thinking|>"),
+    ("<｜think｜>", "<｜/think｜>"),
+    ("<|begin_of_think|>", "<|end_of_think|>"),
+    ("<｜begin▁of▁thinking｜>", "<｜end▁of▁thinking｜>"),
+    ("<|start_thinking|>", "<|end_thinking|>"),
+    ("<begin_thought>", "<end_thought>"),
+    ("<unused94>thought\n", "<unused95>"),
+    ("<|im_start|>think\n", "<|im_start|>answer"),
+    ("[think]", "[/think]"),
+]
+
+
+@pytest.mark.parametrize(("opening", "closing"), MARKS)
+def test_marks_of_rarer_models(opening, closing):
+    assert split_reasoning(f"{opening}a{closing}b")[:2] == ("a", "b")
+    assert split_reasoning(f"a{closing}b")[:2] == ("a", "b"), "the prompt opened it"
+    assert split_reasoning(f"c{opening}a{closing}b")[:2] == ("a", "c\nb")
+    assert split_reasoning(f"{opening}a").unfinished
+    typed = f"type(content='{opening.strip()}')"
+    assert split_reasoning(typed).answer == typed
+
+
+@pytest.mark.parametrize(
+    "text", ["the plan: b", "a < b and b > c", "<planet>", "<reasonable>", "x = 'a' &lt; b", "a|b"]
+)
+def test_words_and_tags_that_are_no_marks(text):
+    assert split_reasoning(text)[:2] == ("", text)
+
+
 def test_places_in_the_answer_are_places_in_the_response():
     text = "<think>a</think>bcd<think>e</think>fgh"
     split = split_reasoning(text)
@@ -106,6 +147,9 @@ UNITS = [
     "think",
     "◁",
     "<parameter=a>",
+    "<|begin_of_",
+    "&lt;reason_",
+    "＜plan a=",
 ]
 
 
