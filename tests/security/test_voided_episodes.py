@@ -72,6 +72,29 @@ async def test_nor_is_it_for_osworld_s_getters(desktop, how):
     assert is_worth_0(evaluation), evaluation
 
 
+# Metrics that take for granted that something is there, with what their getter reads.
+VLCRC, HISTORY = ".config/vlc/vlcrc", ".config/google-chrome/Default/History"
+TAKE_A_FILE = {
+    "vlc": ("check_qt_max_volume", {"type": "vlc_config", "dest": "vlcrc"}, {"expected_qt_max_volume": 200}, VLCRC),
+    "chrome": (
+        *("check_history_deleted", {"type": "history", "dest": "history.sqlite"}),
+        *({"type": "keywords", "keywords": ["youtube"]}, HISTORY),
+    ),
+    "calc": ("compare_conference_city_in_order", {**FILE, "dest": "a.xlsx"}, {"expected": ["Atlanta"] * 21}, "result"),
+}
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("what", TAKE_A_FILE)
+async def test_what_is_removed_or_no_longer_what_it_was_is_worth_0(desktop, what):
+    func, result, rules, path = TAKE_A_FILE[what]
+    check = {"func": func, "result": result, "expected": {"type": "rule", "rules": rules}}
+    for left in ("rm -f $1", "mkdir -p $(dirname $1); printf '\\377\\376' > $1"):
+        await desktop.execute(["sh", "-c", f"cd ~; {left}", "sh", path])
+        evaluation = await evaluate(desktop, check, TerminalState.DONE, official=True)
+        assert is_worth_0(evaluation), evaluation
+
+
 @pytest.mark.desktop
 @pytest.mark.parametrize("official", [False, True])
 async def test_an_output_without_end_is_worth_0(desktop, official):
@@ -178,6 +201,8 @@ async def test_the_machine_s_failure_is_not_taken_for_a_missing_file(desktop, mo
         ("is_in_list", None, [{"expected": "x"}], {}, True),
         ("compare_text_file", "/nothing", ["/nothing"], {}, True),
         ("exact_match", "x", [{}], {}, False),  # the task lacks what is expected
+        ("exact_match", "x", [None], {}, False),
+        ("exact_match", "x", [], {}, False),
         ("compare_text_file", "x", ["y"], {"no_such_option": 1}, True),
     ],
 )

@@ -235,16 +235,21 @@ def is_ours(error, config, getter):
 
 def scored(metric):
     """A metric that gives a number, or raises."""
-    return lambda *arguments, **options: number(metric(*arguments, **options))
+
+    @functools.wraps(metric)
+    def gives_a_number(*arguments, **options):
+        return number(metric(*arguments, **options))
+
+    return gives_a_number
 
 
 def number(value):
-    """A metric's value as a float. Raises `TypeError` for what is no number, such as None, or `ValueError` for nan."""
+    """A metric's value as a float. Raises `ValueError` for what is no number, such as None or nan."""
     if isinstance(value, (numbers.Number, bool)) or type(value).__module__ == "numpy":
         if math.isnan(value := float(value)):
             raise ValueError("the metric gave nan")
         return value
-    raise TypeError(f"the metric gave {value!r}, which is no number")
+    raise ValueError(f"the metric gave {value!r}, which is no number")
 
 
 def relay(path, port):
