@@ -1,4 +1,4 @@
-"""The commands `dart-gym tasks ...`: list, show, check, stats, import, mirror, new."""
+"""The commands `dart-gym tasks ...`: list, show, check, coverage, mirror, import, new."""
 
 import asyncio
 import json
@@ -14,10 +14,13 @@ from dart_gym.certification.certificate import is_certified, read_badge
 from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
 from dart_gym.tasks.requirements.mirror import mirror as fill
 from dart_gym.tasks.requirements.mirror import wanted
 from dart_gym.tasks.requirements.skip_reasons import machine_has, skip_reasons
+from dart_gym.tasks.requirements.solved_coverage import coverage as solved_rows
+from dart_gym.tasks.requirements.solved_coverage import table, write_table
 from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
 from dart_gym.tasks.setup.download_cache import DownloadCache
 
@@ -102,6 +105,29 @@ def check(
 
 
 @app.command()
+def coverage(
+    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
+    pairs: Annotated[
+        list[str] | None, typer.Option(help="Also tasks of this suite or directory, where solved; repeatable.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Put the table into this page, between its marks.")] = None,
+) -> None:
+    """Print which metrics, getters and postconfig steps of tasks are in a task whose solution is known.
+
+    Such a task can be played solved, which must score 1, and unsolved, which must score 0: dart-gym certify does it.
+    """
+    tasks = registry.read_suite(directory)
+    named = {f"{task.suite}/{task.raw['id'][:8]}": task for task in tasks.values()}
+    for name in pairs or []:
+        more = registry.read_suite(Path(name)).values() if Path(name).is_dir() else _tasks_of(name)
+        named |= {task.id.rpartition(":")[2]: task for task in more}
+    text = table(solved_rows(tasks.values(), named))
+    if write is not None:
+        write_table(write, text)
+    print(text)
+
+
+@app.command()
 def mirror(
     directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
     cache: CacheOption = None,
@@ -133,10 +159,14 @@ def mirror(
         raise typer.Exit(1)
 
 
+def _tasks_of(suite: str) -> list[Task]:
+    return [registry.get_task(name) for name in registry.task_ids(suite)]
+
+
 def _certified_ids(suite: str | None) -> Iterator[str]:
     """Ids of tasks that badges certify, of one suite, or of all that carry one; the others are named."""
     for name in registry.suites() if suite is None else [suite]:
-        tasks = [registry.get_task(task_id) for task_id in registry.task_ids(name)]
+        tasks = _tasks_of(name)
         try:
             badge = read_badge(name)
         except ConfigurationError as error:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from dart_gym.core.errors import ConfigurationError, PluginError, TaskError, UnknownNameError, UnknownTaskError
 from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.tasks.catalog.recorded_solution import SOLUTION, check_owners, read_solution
 from dart_gym.tasks.catalog.scenario import Scenario
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
@@ -119,25 +120,33 @@ def make_scenario(suite: str) -> Scenario:
 
 
 def task_from_file(path: Path, suite: str = "osworld") -> Task:
-    """Read an OSWorld JSON file; raises `TaskError` with the reason."""
+    """Read an OSWorld JSON file, and its recorded solution where one lies beside it.
+
+    Raises:
+        TaskError: one of the two is malformed; the message has the reason.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnknownTaskError(f"cannot read task file {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise TaskError(f"{path} is not JSON: {error}") from error
-    return task_from_dict(raw, suite)
+    return dataclasses.replace(task_from_dict(raw, suite), solution=read_solution(path))
 
 
 def read_suite(directory: Path) -> dict[Path, Task]:
     """All tasks below a directory, by file, sorted; names that begin with "_" are no tasks.
 
-    Raises `UnknownTaskError`: none there; `TaskError`: no task.
+    Raises:
+        UnknownTaskError: there is no task.
+        TaskError: a file is no task, or a recorded solution has no task or is malformed.
     """
     examples = directory / "examples"
-    found = sorted((examples if examples.is_dir() else directory).rglob("[!_]*.json"))
+    below = sorted((examples if examples.is_dir() else directory).rglob("[!_]*.json"))
+    found = [path for path in below if not path.name.endswith(SOLUTION)]
     if not found:
         raise UnknownTaskError(f"there are no task files (*.json) in {directory}")
+    check_owners(set(below) - set(found), found)
     tasks = {}
     for path in found:
         try:

@@ -18,6 +18,8 @@ class Task:
         desktop: what kind of desktop it runs on.
         max_steps: default step limit.
         raw: the task's JSON as read, OSWorld's keys (`config`, `evaluator`, ...).
+        solution: the recorded actions of a perfect user (`dart_gym.tasks.osworld.oracle_script`), where they do not
+            stand in the JSON. No part of the definition, and so not of the hash.
     """
 
     id: str
@@ -25,6 +27,7 @@ class Task:
     desktop: DesktopSpec
     max_steps: int = 15
     raw: dict[str, Any] = field(default_factory=dict, compare=False)
+    solution: tuple[dict[str, Any], ...] = field(default=(), compare=False)
 
     @property
     def suite(self) -> str:

@@ -5,7 +5,8 @@ The optional key "dart" of a task's JSON holds:
         evaluator, ready and oracle is replaced.
     ready: when the task has begun (`dart_gym.tasks.screen.readiness`).
     oracle: the actions of a perfect user (`oracle_script`); for some of OSWorld's own tasks, which lack the key,
-        they are in `dart_gym.tasks.osworld.solutions`. An infeasible task is solved by saying so.
+        they are in a file beside the task's (`dart_gym.tasks.catalog.recorded_solution`), or in
+        `dart_gym.tasks.osworld.solutions`. An infeasible task is solved by saying so.
     checkpoints: what is reached on the way, each written as an evaluator with built-in metrics and getters; looked at
         after every action, and once reached for good.
     golden: set-up steps that bring about a solved state without a user's actions, to certify the evaluator with.
@@ -111,7 +112,7 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
         "config": fill(task.config, values),
         "evaluator": fill(task.evaluator, values),
         "ready": fill(extra.get("ready") or {}, values),
-        "oracle": fill(extra.get("oracle") or [], values, typed=True) or _known_solution(task),
+        "oracle": fill(extra.get("oracle") or list(task.solution), values, typed=True) or _known_solution(task),
         "checkpoints": fill(extra.get("checkpoints") or [], values),
         "golden": fill(extra.get("golden") or [], values),
     }
