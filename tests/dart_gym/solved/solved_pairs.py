@@ -8,6 +8,7 @@ solution of ordinary actions: what a person does with keyboard, mouse or termina
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +27,8 @@ class SolvedPair:
         evaluator: OSWorld's, postconfig included. Each of its functions must give 0 unsolved and 1 solved.
         solution: the actions, as dicts with waits (`dart_gym.tasks.osworld.oracle_script`).
         config: OSWorld's set-up steps.
-        files: stand-ins by address: their bytes, or "module:function" of `files`, which OSWorld's own Python runs
-            with the path to write.
+        files: stand-ins by address: their bytes, a function that makes them, or "module:function" of `files`, which
+            OSWorld's own Python runs with the path to write.
         quick: whether it is among the few that `make test` plays.
         fresh: whether it is solved on another desktop than the one that was scored unsolved, because that
             evaluation changes what the solution begins with.
@@ -38,7 +39,7 @@ class SolvedPair:
     evaluator: dict[str, Any]
     solution: list[dict[str, Any]]
     config: list[dict[str, Any]] = field(default_factory=list)
-    files: dict[str, bytes | str] = field(default_factory=dict)
+    files: dict[str, bytes | str | Callable[[], bytes]] = field(default_factory=dict)
     instruction: str = ""
     quick: bool = False
     fresh: bool = False
@@ -138,3 +139,26 @@ def in_terminal(script: str, done: str, timeout: float = 60.0) -> list[dict[str,
         typed(script + "\n", window="Terminal"),
         until(command=done, idle=True, timeout=timeout),
     ]
+
+
+def lines_in_terminal(*lines: str, timeout: float = 60.0) -> list[dict[str, Any]]:
+    """Lines typed in a new terminal, which is left at their end; it must be the only one."""
+    return [
+        *press("ctrl+alt+t"),
+        typed("\n".join([*lines, "exit\n"]), window="Terminal"),
+        until(gone="Terminal", idle=True, timeout=timeout),
+    ]
+
+
+# What evaluators are made of
+
+
+def judged(*checks: tuple[Any, ...], postconfig: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """An evaluator of functions, each with its result, what is expected (or None), and perhaps its options."""
+    return {
+        "postconfig": postconfig or [],
+        "func": [check[0] for check in checks],
+        "result": [check[1] for check in checks],
+        "expected": [check[2] for check in checks],
+        "options": [check[3] if len(check) > 3 else {} for check in checks],
+    }

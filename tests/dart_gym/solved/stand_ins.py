@@ -39,6 +39,6 @@ def provide(pair: SolvedPair, cache: DownloadCache) -> None:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
         for url, content in missing.items():
-            if isinstance(content, bytes):
-                paths[url].write_bytes(content)
+            if not isinstance(content, str):
+                paths[url].write_bytes(content if isinstance(content, bytes) else content())
             cache.add(url, paths[url])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
 from dart_gym.core.actions import Action, Done, Fail
-from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.tasks.evaluation.score_rules import read_evaluator
 from dart_gym.tasks.osworld.osworld_scenario import SETTLE, OSWorldScenario
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from tests.dart_gym.solved.pair_suite import all_pairs
@@ -24,12 +22,6 @@ PAIRS = {pair.id: pair for pair in all_pairs()}
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory) -> DownloadCache:
     return DownloadCache(tmp_path_factory.mktemp("hub"), offline=True)
-
-
-def parts(evaluator: dict[str, Any]) -> list[dict[str, Any]]:
-    """An evaluator for each function of one, without postconfig."""
-    rows = [check for check in read_evaluator(evaluator).checks]
-    return [{"func": row.func, "result": row.result, "expected": row.expected, "options": row.options} for row in rows]
 
 
 class Stage:
@@ -52,16 +44,15 @@ class Stage:
             await self.scenario.after_action(self.desktop, action)
         return TerminalState.DONE if isinstance(action, Done) else TerminalState.FAIL
 
-    async def scores(self, terminal: TerminalState) -> list[float | None]:
-        """The score of the evaluator, then that of each of its functions."""
-        found = [await self.scenario.evaluate(self.desktop, terminal, [])]
-        alone = OSWorldScenario()
-        for part in parts(self.pair.evaluator) if len(parts(self.pair.evaluator)) > 1 else ():
-            alone._evaluator = part
-            found.append(await alone.evaluate(self.desktop, terminal, []))
-        assert all(evaluation.status is EvaluationStatus.OK for evaluation in found), found
-        self.detail = found
-        return [evaluation.score for evaluation in found]
+    async def score(self, terminal: TerminalState, *, solved: bool) -> Evaluation:
+        """The score of all functions: solved the smallest counts, unsolved the largest, so that each must agree."""
+        evaluator = self.pair.evaluator
+        if isinstance(evaluator["func"], list):
+            evaluator = {**evaluator, "conj": "and" if solved else "or"}
+        self.scenario._evaluator = evaluator
+        evaluation = await self.scenario.evaluate(self.desktop, terminal, [])
+        assert evaluation.status is EvaluationStatus.OK, evaluation
+        return evaluation
 
 
 @pytest.mark.desktop
@@ -77,13 +68,13 @@ async def test_a_pair_scores_0_unsolved_and_1_solved(name, cache, monkeypatch):
     stage = Stage(pair)
     try:
         await stage.begin()
-        unsolved = await stage.scores(TerminalState.DONE)
-        assert unsolved == [0.0] * len(unsolved), stage.detail
+        unsolved = await stage.score(TerminalState.DONE, solved=False)
+        assert unsolved.score == 0.0, unsolved
         if pair.fresh:
             await stage.desktop.stop()
             await stage.begin()
-        solved = await stage.scores(await stage.solve())
-        assert solved == [1.0] * len(solved), stage.detail
+        solved = await stage.score(await stage.solve(), solved=True)
+        assert solved.score == 1.0, solved
         assert time.monotonic() - started < pair.max_s
     finally:
         await stage.desktop.stop()
