@@ -32,11 +32,12 @@ from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.cluster.server.page_server import PageServer
 from dart_gym.cluster.server.watch_proxy import cluster_routes
 from dart_train.config.run_config import RunConfig, load_config
+from dart_train.modules.demo_models import demo_models
 from dart_train.modules.evaluate_version import task_steps
 from dart_train.modules.run_policy import make_policy
 
 ROOT = Path(__file__).resolve().parent.parent
-ASSETS = ROOT / "dart_train" / "assets"
+MODELS = demo_models()
 BEFORE, AFTER = "before RL", "after RL"
 LANES = 2
 """Desktops of each model."""
@@ -97,8 +98,8 @@ async def compete(config: RunConfig, models: dict[str, Path], rounds: int, conso
 
 
 def main(
-    before: Annotated[Path, typer.Option(help="Weights after the warm-up.")] = ASSETS / "tiny_multiturn_start",
-    after: Annotated[Path, typer.Option(help="Weights after reinforcement learning.")] = ASSETS / "tiny_multiturn",
+    before: Annotated[Path, typer.Option(help="Weights after the warm-up.")] = MODELS / "tiny_multiturn_start",
+    after: Annotated[Path, typer.Option(help="Weights after reinforcement learning.")] = MODELS / "tiny_multiturn",
     config: Annotated[Path, typer.Option(help="Its tasks are played.")] = ROOT / "configs" / "multiturn.yaml",
     rounds: Annotated[int, typer.Option(min=0, help="Seeds of each task; 0 for no end.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,

@@ -42,13 +42,14 @@ from dart_agent.models.tiny_model import INSTRUCTION_WORDS
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
+from dart_train.modules.demo_models import demo_models
 from dart_train.modules.module_context import open_data
 from dart_train.modules.prepare import place_model
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import train_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
-ASSETS = ROOT / "dart_train" / "assets"
+ASSETS = demo_models()
 READING_STEPS, POINTING_SCREENS = 600, 350
 COPYING_STEPS = 3000
 SEEING_STEPS = (1200, 1000)

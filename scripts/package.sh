@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build sdist and wheel into build/dist, check them as an index would, and install the wheel as `pip install dart-gui`
-# does, with the light dependencies alone; its tests are those of tests/package. Arguments go to pytest.
+# Build sdist and wheel into build/dist, and the wheel of the demo models beside them; check them as an index would, and
+# install the wheel as `pip install dart-gui` does, with the light dependencies alone. The tests of tests/package live
+# there, in empty directories. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -16,8 +17,10 @@ rm -rf "$DIST"
 say "Building $DIST"
 # The wheel is made of the sdist: what that lacks is missing in both.
 .venv/bin/uv build -q --no-build-isolation --python .venv/bin/python --out-dir "$DIST" .
+.venv/bin/uv build -q --wheel --no-build-isolation --python .venv/bin/python --out-dir "$DIST" integrations/demo_models
+rm -rf integrations/demo_models/{build,*.egg-info}
 "$TWINE/bin/python" -m twine check --strict "$DIST"/*
 make_venv "$LIGHT"
 install "$LIGHT" requirements/base.txt
-run_pip "$LIGHT" --no-deps --force-reinstall "$DIST"/*.whl   # else the egg-info of this folder counts as installed
+run_pip "$LIGHT" --no-deps --force-reinstall "$DIST"/dart_gui-*.whl   # else the egg-info of this folder counts as installed
 DART_LIGHT_PYTHON=$PWD/$LIGHT/bin/python .venv/bin/python -m pytest -m package tests/package "$@"

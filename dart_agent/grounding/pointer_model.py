@@ -30,6 +30,7 @@ from dart_agent.models.model_directory import companion_files
 from dart_agent.models.model_tokens import POINTER_TOKENS
 from dart_agent.models.pointer_head import FOLDER, PointerHead, head_weights
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.project_pages import page
 from dart_gym.utils import durable_files
 
 
@@ -45,7 +46,9 @@ class PointerModel(nn.Module):
         super().__init__()
         self.source, weights = Path(model_dir), head_weights(model_dir)
         if not weights and begin is None:
-            raise ConfigurationError(f"{model_dir} has no pointer head: begin one and train it, see docs/grounding.md")
+            raise ConfigurationError(
+                f"{model_dir} has no pointer head: begin one and train it, see {page('grounding')}"
+            )
         self.asked = PointerPrompt.load(model_dir, None if weights else begin or "")
         self.tokens, self.vision = self.asked.tokens, self.asked.vision
         self.pointer_ids = self.tokens.encode_markup("".join(POINTER_TOKENS))

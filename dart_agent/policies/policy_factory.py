@@ -18,6 +18,7 @@ from dart_agent.presets import get_preset
 from dart_agent.presets.preset_check import check_preset, narrowed
 from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.project_pages import page
 from dart_gym.utils.plugins import Registry, called_with, has
 
 _PLANNED_ALONE = ("planner", "verifier", "candidates")
@@ -136,7 +137,7 @@ async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     if options.policy in ("grounder", "planner"):
         raise ConfigurationError(
             f"the preset {options.preset} is of a {options.policy}, which does not play alone: take --policy "
-            "planner+grounder, or put both together in Python, see docs/policies.md"
+            f"planner+grounder, or put both together in Python, see {page('policies')}"
         )
     found: Any = POLICIES.get(options.policy)  # also of those that are opened below: unknown names are refused first
     if options.policy in ("vlm", "chat"):

@@ -1,13 +1,17 @@
 """Looks at the machine and says what works, what does not, and what to do about it.
 
 Every check is a function that returns a `Finding`; none changes anything, and none raises.
+
+Invariants:
+    - What nobody asked for is "not requested", not missing: a part of which nothing is installed. Desktops are always
+      requested, and so is what `--for` names.
 """
 
 import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,10 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError, TaskError
+from dart_gym.core.project_pages import step
+from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.applications import debian_applications
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.resource_limits import NO_GROUPS, group_places
-from dart_gym.desktops.sandbox.osworld_profile import desktop_python
+from dart_gym.desktops.sandbox.osworld_profile import desktop_python, python_step
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.sandbox.sandbox_end import kept_refused
 from dart_gym.tasks.catalog.registry import task_from_dict
@@ -42,14 +48,28 @@ PROGRAMS = {
 """Program: the Debian package that has it."""
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "sqlalchemy", "tensorboard", "matplotlib")
+DESKTOPS, TRAIN, OSWORLD, VLLM = "desktops", "train", "osworld", "vllm"
+PARTS = {
+    DESKTOPS: "desktops",
+    TRAIN: "training",
+    OSWORLD: "OSWorld's tasks",
+    VLLM: "engines on GPUs",
+}
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 2.0
 _SHOWN_CALLS = 20
+APT = "apt-get install "
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: `ok`, or a `remedy`; `optional` is what the quick start does without."""
+    """What one check found.
+
+    Attributes:
+        remedy: what to do where it is not ok.
+        optional: what its part also works without.
+        part: of the product that needs it, one of `PARTS`.
+    """
 
     name: str
     ok: bool
@@ -57,6 +77,7 @@ class Finding:
     remedy: str = ""
     needed_for: str = "desktops"
     optional: bool = False
+    part: str = DESKTOPS
 
 
 def check_program(program: str, package: str) -> Finding:
@@ -120,16 +141,17 @@ def check_disk() -> Finding:
 def check_package(name: str) -> Finding:
     """Whether a Python package of the extra `train` is there."""
     try:
-        return Finding(name, True, version(name), needed_for="training")
+        return Finding(name, True, version(name), needed_for="training", part=TRAIN)
     except PackageNotFoundError:
-        return Finding(name, False, "not installed", "pip install 'dart-gui[train]'", "training")
+        return Finding(name, False, "not installed", "pip install 'dart-gui[train]'", "training", part=TRAIN)
 
 
 def check_application(application: debian_applications.Application) -> Finding:
     """Whether an application of OSWorld is on the PATH."""
     path = shutil.which(application.program)
     remedy = f"apt-get install {' '.join(application.packages)}"
-    return Finding(application.name, path is not None, path or "not found", remedy, application.needed_for, True)
+    found = path or "not found"
+    return Finding(application.name, path is not None, found, remedy, application.needed_for, True, OSWORLD)
 
 
 def check_desktop_python() -> Finding:
@@ -137,23 +159,24 @@ def check_desktop_python() -> Finding:
     path = desktop_python()
     there = (path / "pyautogui").is_dir()
     found = str(path) if there else f"not in {path}"
-    return Finding("pyautogui", there, found, "make apps", "every OSWorld task", True)
+    return Finding("pyautogui", there, found, python_step(), "every OSWorld task", True, OSWORLD)
 
 
 def check_evaluator() -> Finding:
     """Whether OSWorld's metrics are installed in their own environment."""
     name, needed_for = "evaluator", "scores of OSWorld's tasks"
     try:
-        return Finding(name, True, str(evaluator_environment.find().root), "", needed_for, True)
+        return Finding(name, True, str(evaluator_environment.find().root), "", needed_for, True, OSWORLD)
     except MissingDependencyError as error:
         cause = str(error).partition("; next step: ")[0]
-        return Finding(name, False, cause, evaluator_environment.COMMAND, needed_for, True)
+        return Finding(name, False, cause, evaluator_environment.COMMAND, needed_for, True, OSWORLD)
 
 
 def check_vllm() -> Finding:
     """Whether vLLM is installed in its own environment; the module that knows is of a package above this one."""
     problem = importlib.import_module("dart_agent.engines.vllm.vllm_environment").problem()
-    return Finding("vLLM", not problem, problem or "installed", "dart-train engines install", "engines on GPUs", True)
+    found = problem or "installed"
+    return Finding("vLLM", not problem, found, "dart-train engines install", "engines on GPUs", True, VLLM)
 
 
 def waiting_tasks(directory: Path) -> dict[str, list[str]]:
@@ -192,41 +215,88 @@ def examine() -> list[Finding]:
     return [*findings, check_desktop_python(), check_evaluator(), check_vllm()]
 
 
-def main(console: Console | None = None, task_set: Path | None = None) -> int:
-    """Print the findings; returns 1 if something is missing that the quick start needs, else 0."""
+def requested_parts(findings: Sequence[Finding], asked: Collection[str] = ()) -> set[str]:
+    """Return the parts that count: those of `asked`, else desktops and those of which something is installed.
+
+    A browser or an office suite is on many machines: of OSWorld's part only what it alone needs counts.
+    """
+    if asked:
+        return {DESKTOPS, *asked}
+    found = {finding.part for finding in findings if finding.ok and finding.part != OSWORLD}
+    own = any(finding.ok for finding in findings if finding.name in ("pyautogui", "evaluator"))
+    return {DESKTOPS, *found} | ({OSWORLD} if own else set())
+
+
+def main(console: Console | None = None, task_set: Path | None = None, asked: Collection[str] = ()) -> int:
+    """Print the findings; returns 1 if something is missing of a requested part that it does not work without, else 0.
+
+    Args:
+        console: to print to.
+        task_set: a directory of tasks, to say which of them wait for a package.
+        asked: parts that are requested, whatever is installed.
+    """
     console = console or Console()
+    if unknown := sorted(set(asked) - PARTS.keys()):
+        raise ConfigurationError(f"there is no part {unknown[0]!r}; {suggest(unknown[0], PARTS)}")
     findings = examine()
+    requested = requested_parts(findings, asked)
     table = Table(box=None, pad_edge=False)
     for title in ("", "what", "found", "needed for", "what to do"):
         table.add_column(title)
     for finding in findings:
-        mark = Text("ok", "green") if finding.ok else Text("--", "yellow" if finding.optional else "red")
-        remedy = "" if finding.ok else finding.remedy
-        cells = (finding.name, finding.detail, finding.needed_for, remedy)
-        table.add_row(mark, *map(Text, cells))  # plain text: "dart-gui[train]" is no markup
+        if finding.ok or finding.part in requested:
+            table.add_row(*_row(finding))
     console.print(table)
-    _print_applications(console, findings, task_set)
-    missing = [finding.name for finding in findings if not (finding.ok or finding.optional)]
+    lacking = [finding for finding in findings if finding.part in requested and not finding.ok]
+    missing = [finding for finding in lacking if not finding.optional or finding.part in asked]
+    _print_optional(console, [finding for finding in lacking if finding not in missing])
+    for part in (part for part in PARTS if part not in requested):
+        remedies = dict.fromkeys(finding.remedy for finding in findings if finding.part == part and not finding.ok)
+        shown = "; ".join(one for one in remedies if not one.startswith("apt-get")) or "; ".join(remedies)
+        console.print(Text(f"not requested: {PARTS[part]} ({shown})", "dim"))
+    if task_set is not None:
+        _print_waiting(console, task_set)
     if missing:
-        console.print(
-            f"\n[red]{len(missing)} missing:[/] {', '.join(missing)}. `make setup` installs what apt and pip can."
-        )
+        names = ", ".join(finding.name for finding in missing)
+        console.print(Text(f"\n{len(missing)} missing: {names}. {_next_step(missing)}", "red"))
         return 1
-    console.print("\n[green]This machine is ready.[/] `make quickstart` is the next step.")
+    ready = step("`make quickstart`", "`dart-train init`" if TRAIN in requested else "`dart-agent init`")
+    console.print(Text(f"\nThis machine is ready. {ready} is the next step.", "green"))
     return 0
 
 
-def _print_applications(console: Console, findings: list[Finding], task_set: Path | None) -> None:
-    lacking = [finding.name for finding in findings if finding.optional and not finding.ok]
-    missing = [name for name in lacking if name not in ("limits", "system calls", "vLLM")]  # which it has not
-    if missing:
-        console.print(f"\n[yellow]OSWorld's tasks lack[/] {', '.join(missing)}. `make apps` installs them all.")
-    if task_set is None:
-        return
+def _row(finding: Finding) -> list[Text]:
+    """Its cells, as plain text: "dart-gui[train]" is no markup."""
+    mark = Text("ok", "green") if finding.ok else Text("--", "yellow" if finding.optional else "red")
+    remedy = "" if finding.ok else finding.remedy
+    return [mark, *map(Text, (finding.name, finding.detail, finding.needed_for, remedy))]
+
+
+def _next_step(missing: Sequence[Finding]) -> str:
+    """What to do about all of them at once."""
+    packages = [finding.remedy for finding in missing if finding.remedy.startswith(APT)]
+    without_remarks = (remedy.removeprefix(APT).partition(" (")[0] for remedy in packages)
+    listed = " ".join(dict.fromkeys(" ".join(without_remarks).split()))
+    others = dict.fromkeys(finding.remedy for finding in missing if finding.remedy not in packages)
+    steps = "; ".join([*([f"{APT}{listed}"] if listed else []), *others])
+    return step("`make setup` installs what apt and pip can.", f"Next step: {steps}")
+
+
+def _print_optional(console: Console, lacking: Sequence[Finding]) -> None:
+    """What a part that is requested also works without."""
+    names = [finding.name for finding in lacking if finding.part == OSWORLD]
+    if names:
+        how = step(
+            "`make apps` installs them all.", f"The table says how to install {'it' if len(names) == 1 else 'each'}."
+        )
+        console.print(Text(f"\nOSWorld's tasks lack {', '.join(names)}. {how}", "yellow"))
+
+
+def _print_waiting(console: Console, task_set: Path) -> None:
     waiting = waiting_tasks(task_set)
     console.print(
         f"\nTasks in {task_set} that become runnable by a package:" if waiting else "\nNo task waits for a package."
     )
     for packages, task_ids in waiting.items():
         shown = ", ".join(task_ids[:3]) + (", ..." if len(task_ids) > 3 else "")
-        console.print(Text(f"  {len(task_ids):>4}  apt-get install {packages}   ({shown})"))
+        console.print(Text(f"  {len(task_ids):>4}  {APT}{packages}   ({shown})"))

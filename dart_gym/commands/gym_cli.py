@@ -232,11 +232,18 @@ def doctor(
     task_set: Annotated[
         Path | None, typer.Option("--task-set", help="Directory of OSWorld task files: which wait for which package.")
     ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option("--for", help="What must be there, once for each: desktops, train, osworld, vllm."),
+    ] = None,
 ) -> None:
-    """Look at the machine and say what is missing."""
+    """Look at the machine and say what is missing; exit status 1 where something that is requested is.
+
+    Desktops are always requested; other parts are once something of them is installed, or --for names them.
+    """
     from dart_gym.commands.doctor import main as examine
 
-    raise typer.Exit(examine(task_set=task_set))
+    raise typer.Exit(examine(task_set=task_set, asked=parts or ()))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import typer
 
 from dart_gym.core.errors import MissingDependencyError
+from dart_gym.core.project_pages import integration
 
 
 def mount_package(app: typer.Typer, group: str, commands: Sequence[str], module: str, folder: str) -> None:
@@ -24,7 +25,7 @@ def mount_package(app: typer.Typer, group: str, commands: Sequence[str], module:
         if error.name not in (module, module.partition(".")[0]):
             raise  # it is there, and what it needs is not
         name = f"dart-gym-{folder.replace('_', '-')}"
-        step = f"pip install --no-deps ./integrations/{folder} in a checkout of this project"
+        step = integration(folder)
         for command in commands:
 
             def missing(command: str = command) -> None:

@@ -15,6 +15,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.project_pages import with_addresses
 from dart_gym.core.section import Section
 
 S = TypeVar("S", bound=Section)
@@ -67,7 +68,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _option(name: str, kind: Any, flag: str, text: str, shown: str | None = None) -> inspect.Parameter:
-    option = typer.Option(flag, help=text, show_default=shown or False)
+    option = typer.Option(flag, help=with_addresses(text), show_default=shown or False)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.project_pages import page
 from dart_gym.core.suggestions import suggest
 
 MOST_LISTED = 40
@@ -44,9 +45,8 @@ def mistakes(error: ValidationError, root: type[Section]) -> Iterator[str]:
         where = ".".join(map(str, item["loc"])) or "configuration"
         if item["type"] == "extra_forbidden":
             known = _known_keys(root, item["loc"][:-1])
-            many = (
-                "docs/configuration.md lists them all" if len(known) > MOST_LISTED else None if known else "it has none"
-            )
+            all_of_them = f"{page('configuration')} lists them all"
+            many = all_of_them if len(known) > MOST_LISTED else None if known else "it has none"
             yield f"{where}: unknown key; {suggest(str(item['loc'][-1]), known, otherwise=many)}"
         elif "password" in item["msg"]:
             yield f"{where}: {item['msg']}"  # what was given is not to be shown

@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
+from dart_gym.core.project_pages import page
 from dart_gym.providers.containers import SERVER_LABEL, Owner, is_orphan
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Engine:
         except (self._errors, OSError) as error:
             await self.close()
             if getattr(error, "status", None) == 404:
-                message = f"Docker has no image {image!r}; next step: build it (docs/docker.md), or name another"
+                message = f"Docker has no image {image!r}; next step: build it ({page('docker')}), or name another"
             else:
                 message = f"no Docker daemon answers at {self.host} ({error}); next step: start it, or set DOCKER_HOST"
             raise MissingDependencyError(message) from error

@@ -24,6 +24,7 @@ from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
 from dart_gym.core.errors import PluginError, UnknownNameError
+from dart_gym.core.project_pages import integration, page
 from dart_gym.core.suggestions import suggest
 
 T = TypeVar("T")
@@ -85,8 +86,7 @@ class Registry(Generic[T]):
             return self._checked(asked, value, f"mend the package, or `pip uninstall {package}`")
         if folder := _INTEGRATIONS.get(self.group, {}).get(name.partition(":")[0]):
             raise UnknownNameError(
-                f"the {self.kind} {name!r} is of a package that is not installed: "
-                f"`pip install --no-deps ./integrations/{folder}` in a checkout of this project"
+                f"the {self.kind} {name!r} is of a package that is not installed: `{integration(folder)}`"
             )
         if ":" in name:
             otherwise = "run from its directory or install its package"
@@ -116,7 +116,7 @@ class Registry(Generic[T]):
         for check in self.checks:
             reason = check(found)
             if reason is not None:
-                raise PluginError(f"{asked} cannot be used: it {reason}; docs/plugins.md has an example to copy")
+                raise PluginError(f"{asked} cannot be used: it {reason}; {page('plugins')} has an example to copy")
         return cast(T, found)
 
 

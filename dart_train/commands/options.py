@@ -18,7 +18,7 @@ from dart_train.run.run_directory import RunDirectory, RunDirectoryError, explai
 if TYPE_CHECKING:
     from dart_train.modules.module_context import ModuleContext
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file; `dart-train init` writes one")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.workers=2")
 ]

@@ -44,8 +44,8 @@ class ModelConfig(Section):
     path: str = Field(
         "tiny",
         description='Where the weights come from: "tiny" is built in place, "tiny-base", "tiny-drawn", '
-        '"tiny-copier" and "tiny-forms" are shipped with the package, anything else is a directory of '
-        "Hugging Face's layout.",
+        '"tiny-copier" and "tiny-forms" are of the package dart-gym-demo-models, anything else is a directory '
+        "of Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(
         default_factory=dict, description='Fields of `dart_agent.models.tiny_model.TinyModelConfig`, for path "tiny".'

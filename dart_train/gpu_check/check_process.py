@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dart_gym.core.project_pages import page
 from dart_gym.utils.processes import die_with_parent
 from dart_train.gpu_check.check_list import Check
 from dart_train.gpu_check.check_setting import CheckSetting
@@ -69,7 +70,7 @@ def _how_it_ended(status: int, said: Path) -> str:
 
 
 def _advice() -> str:
-    return "run it alone with --only, and see docs/one_node.md"
+    return f"run it alone with --only, and see {page('one_node')}"
 
 
 def main() -> None:

@@ -29,13 +29,14 @@ from dart_agent.engines.base.engine_kind import gpu_environment
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.core.project_pages import page
 from dart_gym.utils.owned_directories import make_owned_directory
 from dart_train.config.resume_changes import Change, changes, may_change, record
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.core.train_errors import Interrupted, TrainedNothing
 from dart_train.launch import cluster_nodes
 from dart_train.launch.cluster_nodes import ClusterNodes
-from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.modules.demo_models import DEMO_MODELS
 from dart_train.nodes import ray_cluster
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.placement.placement import ENGINE_MEMORY, Placement, place
@@ -114,7 +115,7 @@ class Pipeline:
             listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
         if config.warmup.limited:
             listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
-        if config.warmup.limited and config.model.path in SHIPPED_MODELS:
+        if config.warmup.limited and config.model.path in DEMO_MODELS:
             listed.append(("base", "test base", lambda: self._evaluate("base", 0, "--trained-only")))
         listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
         if config.evaluation.greedy:
@@ -372,7 +373,7 @@ def _resume_with(run: RunDirectory, found: list[Change], config: RunConfig, afre
         listed = "; ".join(map(str, refused[:5])) + (f"; and {len(refused) - 5} more" if len(refused) > 5 else "")
         raise RunDirectoryError(
             f"{run.root} was made by another configuration, and these settings define it: {listed}. Put them back, or "
-            f"{afresh}. docs/training.md lists the settings that may change"
+            f"{afresh}. {page('training')} lists the settings that may change"
         )
     pid = launcher(run) if found else None
     if pid is not None:

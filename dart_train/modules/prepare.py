@@ -1,9 +1,8 @@
-"""The model that a run starts from: built in place, shipped, or given; published as version 0."""
+"""The model that a run starts from: built in place, a demo model, or given; published as version 0."""
 
 import json
 import os
 import shutil
-from importlib.resources import as_file, files
 from pathlib import Path
 
 from dart_agent.models.families.family_table import family_in
@@ -12,13 +11,11 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.durable_files import make_directories, publish_directory
 from dart_train.core.digests import write_digests
+from dart_train.modules.demo_models import DEMO_MODELS, demo_model
 from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectoryError
 
 OWN_TRAINER = "dart_grpo"
-_SHIPPED = ("tiny-base", "tiny-drawn", "tiny-copier", "tiny-forms")
-SHIPPED_MODELS = {name: name.replace("-", "_") for name in _SHIPPED}
-"""Names of models that come with the package: directories in `dart_train/assets`."""
 
 
 def main(context: ModuleContext) -> None:
@@ -46,15 +43,14 @@ def place_model(
         from dart_agent.models.tiny_model import build_tiny_model, config_from_values
 
         build_tiny_model(temporary, seed=seed, config=config_from_values(tiny))
-    elif path in SHIPPED_MODELS:
-        with as_file(files("dart_train").joinpath("assets", SHIPPED_MODELS[path])) as source:
-            shutil.copytree(source, temporary)
+    elif path in DEMO_MODELS:
+        shutil.copytree(demo_model(path), temporary)
     elif (Path(path) / "config.json").exists():
         temporary.mkdir()
         for file in Path(path).resolve().iterdir():
             (temporary / file.name).symlink_to(file)
     else:
-        known = ", ".join(["tiny", *SHIPPED_MODELS])
+        known = ", ".join(["tiny", *DEMO_MODELS])
         raise RunDirectoryError(f"no model {path!r}: give a directory with a config.json, or one of {known}")
     try:
         limit_pixels(temporary, pixels or {})

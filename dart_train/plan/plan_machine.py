@@ -1,7 +1,6 @@
 """The machine and the model that a run is planned for: what this one has, as far as it can be asked without torch."""
 
 import tempfile
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import psutil
@@ -9,7 +8,7 @@ import psutil
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.device_peaks import peak_flops
-from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.modules.demo_models import DEMO_MODELS, demo_model
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
@@ -35,9 +34,8 @@ def model_size(path: str, model: str | None = None) -> ModelSize:
 
         with tempfile.TemporaryDirectory() as scratch:
             return ModelSize.of_directory(build_tiny_model(scratch))
-    if path in SHIPPED_MODELS:
-        with as_file(files("dart_train").joinpath("assets", SHIPPED_MODELS[path])) as shipped:
-            return ModelSize.of_directory(shipped)
+    if path in DEMO_MODELS:
+        return ModelSize.of_directory(demo_model(path))
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
             f"model.path: no model {path} on this machine; to plan without it name its size: --model "
@@ -47,8 +45,8 @@ def model_size(path: str, model: str | None = None) -> ModelSize:
 
 
 def is_here(path: str) -> bool:
-    """Return whether a run's model is on this machine, or built or shipped with the package."""
-    return path == "tiny" or path in SHIPPED_MODELS or (Path(path) / "config.json").is_file()
+    """Return whether a run's model is on this machine, is built, or is a demo model."""
+    return path == "tiny" or path in DEMO_MODELS or (Path(path) / "config.json").is_file()
 
 
 def image_tokens(config: RunConfig, width: int, height: int) -> int:

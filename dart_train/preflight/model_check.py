@@ -15,7 +15,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.suggestions import suggest
 from dart_train.config.run_config import RunConfig
-from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.modules.demo_models import DEMO_MODELS, demo_model
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
 
@@ -25,11 +25,13 @@ INDEX = "model.safetensors.index.json"
 def model_problems(config: RunConfig) -> list[str]:
     """What is wrong with `model.path`, and with settings that the model decides about."""
     path = config.model.path
-    if path == "tiny" or path in SHIPPED_MODELS:
+    if path in DEMO_MODELS:
+        return found_by(lambda: demo_model(path))
+    if path == "tiny":
         return []
     directory = Path(path)
     if not (directory / "config.json").is_file():
-        known = ["tiny", *SHIPPED_MODELS]
+        known = ["tiny", *DEMO_MODELS]
         return [
             f"model.path: no model {path!r} on this machine: give a directory with a config.json; built in are "
             f"{', '.join(known)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dart_gym.core.project_pages import page
 from dart_gym.utils.rates import wilson_interval
 from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import RunConfig
@@ -52,15 +53,15 @@ NOTE_IMPERFECT = (
     "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
     "to the final figure is the reinforcement learning alone."
 )
-SHIPPED = "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on "
+SHIPPED = "The model starts from weights of the package dart-gym-demo-models: supervised training on "
 NOTES_SHIPPED = {
     "tiny-base": SHIPPED + "clean demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find "
     "\"Cancel\".') on the pages of five of these. The tasks' own instructions it has never seen; the imperfect "
     "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
     "they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
-    "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up (docs/multiturn.md): "
-    "demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
+    "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up "
+    f"({page('multiturn')}): demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, and in clicking on a card on drawn screens.",
 }
 NOTES_ON_CONTROLS = {

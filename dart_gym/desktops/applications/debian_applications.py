@@ -132,7 +132,7 @@ def advice(program: str) -> str:
     application = application_of(program)
     if application is None:
         return "install it, or correct its name"
-    return f"apt-get install {' '.join(application.packages)} (`make apps` installs all applications of OSWorld)"
+    return f"apt-get install {' '.join(application.packages)}"
 
 
 def missing(which: Callable[[str], str | None] = shutil.which) -> list[Application]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
+from dart_gym.core.project_pages import step
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.bubblewrap import everybody_passes
 from dart_gym.desktops.sandbox.chrome_names import LANGUAGE, with_chromes_name
@@ -34,6 +35,11 @@ from dart_gym.desktops.sandbox.osworld_settings import (
 
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
+PYTHON_PACKAGES = (
+    "pyautogui==0.9.54", "pymsgbox==2.0.1", "pytweening==1.2.0", "pyscreeze==1.0.1", "pygetwindow==0.0.9",
+    "pyrect==0.2.0", "mouseinfo==0.1.3", "pyperclip==1.11.0",
+)  # fmt: skip
+"""What Debian lacks for programs on the desktop, as in requirements/desktop.in."""
 _SHIMS = Path(__file__).with_name("shims")
 _PANELS = Path(__file__).with_name("panels")
 _LINKS = {"google-chrome-stable": "google-chrome", "apt-get": "apt"}
@@ -92,10 +98,15 @@ class Machine:
 
 
 def desktop_python() -> Path:
-    """The directory of the Python packages for programs on the desktop (pyautogui), made by `make apps`."""
+    """The directory of the Python packages for programs on the desktop (pyautogui)."""
     named = os.environ.get(PYTHON_VARIABLE)
     base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(named) if named else Path(base) / "dart-gym" / "desktop-python"
+
+
+def python_step() -> str:
+    """Return what installs those packages."""
+    return step("make apps", f"pip install --no-deps --target {desktop_python()} {' '.join(PYTHON_PACKAGES)}")
 
 
 def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) -> Machine:
@@ -103,7 +114,7 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
     packages = desktop_python()
     if not (packages / "pyautogui").is_dir():
         raise MissingDependencyError(
-            f"the profile osworld needs pyautogui for the desktop in {packages}; next step: make apps "
+            f"the profile osworld needs pyautogui for the desktop in {packages}; next step: {python_step()} "
             f"(or set {PYTHON_VARIABLE} to where it is)"
         )
     _make_home(home)

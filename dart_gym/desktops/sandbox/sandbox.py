@@ -25,6 +25,7 @@ from pathlib import Path
 
 from dart_gym.core.errors import DesktopError, MissingDependencyError
 from dart_gym.core.os_remedies import remedy
+from dart_gym.core.project_pages import page
 from dart_gym.desktops.confinement import first_process
 from dart_gym.desktops.confinement.bubblewrap import (
     GUEST_PYTHON,
@@ -119,7 +120,7 @@ class Sandbox:
             packages = " ".join(sorted(set(missing.values())))
             raise MissingDependencyError(
                 f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}, or where Docker is: "
-                "pip install 'dart-gui[docker]' and build the image dart-gym (docs/docker.md)"
+                f"pip install 'dart-gui[docker]' and build the image dart-gym ({page('docker')})"
             )
         if self.isolated and (reason := missing_parts()) is not None:
             raise MissingDependencyError(reason)

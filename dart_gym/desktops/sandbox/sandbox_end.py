@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,19 +104,30 @@ def refused_calls(path: Path) -> list[str]:
 
 
 def keep_refused(calls: list[str]) -> None:
-    """Remember refused calls for `kept_refused`."""
-    path = kept_directory() / REFUSED_FILE
-    if new := [call for call in calls if call not in (known := kept_refused())]:
+    """Remember refused calls for `kept_refused`, with whose desktop it was."""
+    known, whose = _kept(), _whose()
+    if new := [[whose, call] for call in calls if [whose, call] not in known]:
         with contextlib.suppress(OSError):
-            path.write_text(
-                "".join(f"{json.dumps(call)}\n" for call in [*known, *new][-_MOST_REFUSED:]), encoding="utf-8"
-            )
+            lines = [f"{json.dumps(entry)}\n" for entry in [*known, *new][-_MOST_REFUSED:]]
+            (kept_directory() / REFUSED_FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def kept_refused() -> list[str]:
-    """Which programs were refused which calls on desktops of this user so far."""
+    """Return which programs were refused which calls so far, on desktops of this user and this installation."""
+    whose = _whose()
+    return [call for owner, call in _kept() if owner == whose]
+
+
+def _whose() -> str:
+    """Whose desktops these are: root's file has those of everybody who became root, and of each of their projects."""
+    return f"{os.environ.get('SUDO_UID') or os.getuid()} {sys.prefix}"
+
+
+def _kept() -> list[list[str]]:
+    """Pairs of whose desktop and call; what an earlier version or somebody else wrote is left out."""
     try:
         lines = (kept_directory() / REFUSED_FILE).read_text(encoding="utf-8").splitlines()
-    except OSError:
+        found = [json.loads(line) for line in lines]
+    except (OSError, ValueError):
         return []
-    return [json.loads(line) for line in lines]
+    return [entry for entry in found if isinstance(entry, list) and len(entry) == 2]

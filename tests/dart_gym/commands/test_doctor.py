@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,8 +16,10 @@ import pytest
 from rich.console import Console
 
 from dart_gym.commands import doctor
+from dart_gym.core import project_pages
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.applications.browser import browser_program
+from dart_gym.desktops.sandbox import sandbox_end
 
 
 def program(folder: Path, name: str, text: str = "#!/bin/sh\nexit 0\n") -> Path:
@@ -58,9 +61,63 @@ def test_a_bare_machine_is_told_everything_at_once(bare_path):
     assert "apt-get install xvfb" in text and "apt-get install chromium" in text and "`make setup`" in text
 
 
+def test_a_wheel_is_told_what_apt_and_pip_install(bare_path, monkeypatch):
+    monkeypatch.setattr(project_pages, "in_checkout", lambda: False)
+    status, text = examined()
+    assert status == 1 and "make " not in text
+    (packages,) = re.findall(r"Next step: apt-get install ([\w -]+)$", " ".join(text.split()))
+    assert status == 1 and "make " not in text
+    assert {*doctor.PROGRAMS.values(), "chromium"} == {*packages.split()}
+
+
 def test_brackets_in_remedies_are_shown(monkeypatch):
-    monkeypatch.setattr(doctor, "TRAIN_PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(doctor, "TRAIN_PACKAGES", ("torch", "no-such-package"))
     assert "pip install 'dart-gui[train]'" in examined()[1]
+
+
+def lacking(part: str, name: str = "x", **fields) -> doctor.Finding:
+    return doctor.Finding(name, False, "not installed", "pip install x", part=part, **fields)
+
+
+def test_what_nobody_asked_for_is_not_missing(monkeypatch):
+    """A light install has no torch, no vLLM and not OSWorld's packages, but maybe a text editor."""
+    editor = doctor.Finding("Text Editor", True, "/usr/bin/gedit", part=doctor.OSWORLD)
+    there = [doctor.Finding("Xvfb", True, "there"), editor]
+    monkeypatch.setattr(doctor, "examine", lambda: [*there, lacking("train"), lacking("osworld"), lacking("vllm")])
+    status, text = examined()
+    assert status == 0 and "missing" not in text and text.count("not requested: ") == 3
+    assert "lack" not in text
+
+
+@pytest.mark.parametrize("part", ["train", "osworld", "vllm"])
+def test_what_somebody_asks_for_is_missing(part, monkeypatch):
+    monkeypatch.setattr(doctor, "examine", lambda: [lacking(part, "that", optional=True)])
+    console = Console(width=200, file=io.StringIO())
+    assert doctor.main(console, asked=[part]) == 1 and "1 missing: that." in console.file.getvalue()
+    with pytest.raises(ConfigurationError, match="no part 'tain'; did you mean 'train'"):
+        doctor.main(console, asked=["tain"])
+
+
+def test_half_of_a_part_is_missing(monkeypatch):
+    half = [doctor.Finding("torch", True, "2.13", part=doctor.TRAIN), lacking("train", "sqlalchemy")]
+    monkeypatch.setattr(doctor, "examine", lambda: half)
+    status, text = examined()
+    assert status == 1 and "1 missing: sqlalchemy." in text
+
+
+def test_refused_calls_are_those_of_the_users_own_desktops(tmp_path, monkeypatch):
+    """Root's file has those of all who became root, and of all their installations."""
+    monkeypatch.setattr(sandbox_end, "kept_directory", lambda: tmp_path)
+    (tmp_path / sandbox_end.REFUSED_FILE).write_text('"of an earlier version"\n')
+    monkeypatch.setenv("SUDO_UID", "4242")
+    sandbox_end.keep_refused(["theirs: bpf"])
+    monkeypatch.delenv("SUDO_UID")
+    assert sandbox_end.kept_refused() == []
+    sandbox_end.keep_refused(["mine: ptrace", "theirs: bpf"])
+    sandbox_end.keep_refused(["mine: ptrace"])
+    assert doctor.check_refused().detail == "refused so far: mine: ptrace, theirs: bpf"
+    monkeypatch.setattr(sys, "prefix", "/opt/another")
+    assert doctor.check_refused().ok
 
 
 def test_a_machine_with_everything_is_ready(monkeypatch):
@@ -121,8 +178,8 @@ def test_the_command_ends_with_1_where_something_is_missing(tmp_path):
 
 
 def test_applications_of_osworld_are_optional(monkeypatch):
-    lacking = doctor.Finding("GIMP", False, "not found", "apt-get install gimp", "gimp tasks", optional=True)
-    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("Xvfb", True, "there"), lacking])
+    there = [doctor.Finding("Xvfb", True, "there"), doctor.Finding("pyautogui", True, "there", part=doctor.OSWORLD)]
+    monkeypatch.setattr(doctor, "examine", lambda: [*there, lacking("osworld", "GIMP", optional=True)])
     status, text = examined()
     assert status == 0 and "lack GIMP. `make apps`" in text and "This machine is ready." in text
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
+from dart_train.modules.demo_models import demo_model
 from dart_train.plan.plan_machine import model_size
 from dart_train.plan.run_plan import Assumed, Machine, plan, refusals
 from dart_train.preflight import machine_check
@@ -136,7 +137,7 @@ def test_a_model_that_is_not_here_and_no_size_is_one_message():
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_begins(monkeypatch):
-    assets = ROOT / "dart_train" / "assets" / "tiny_base"
+    assets = demo_model("tiny-base")
     config = load_config(ROOT / "configs" / "quickstart.yaml", [f"model.path={assets}"])
     assert check_run(config, ROOT / "runs").problems == ()
     monkeypatch.setattr(machine_check, "this_machine", lambda: Machine(host_bytes=1 << 20))
