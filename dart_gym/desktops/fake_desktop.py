@@ -166,7 +166,7 @@ class FakeDesktop:
     ) -> CommandResult:
         """There are no programs: always "command not found"."""
         self._check_alive()
-        return CommandResult(127, stderr=b"the fake desktop has no programs\n")
+        return CommandResult(127, stderr=b"the fake desktop has no programs\n", missing=True)
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
         """There are no programs."""

@@ -15,7 +15,7 @@ from dart_gym.utils.processes import STOPPED_STATUS, follow_parent
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.leasing import Leasing
-from dart_train.modules.module_context import ModuleContext, published
+from dart_train.modules.module_context import ModuleContext, published, stop_on_signals
 from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
@@ -97,7 +97,7 @@ def main(context: ModuleContext, *, gpu_memory: float | None = None) -> None:
     """
     if RANK in os.environ:  # a launcher of ranks that is killed ends none of them
         follow_parent()
-    context.catch_signals()
+    stop_on_signals(context.stop, orphan_exits=True)  # a step may take minutes
     if gpu_memory is not None:
         import torch
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from types import FrameType
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import expand_tasks
 from dart_train.core.digests import why_changed
@@ -91,12 +93,26 @@ class ModuleContext:
 
     def catch_signals(self) -> None:
         """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""
+        stop_on_signals(self.stop)
 
-        def handler(signum: int, frame: FrameType | None) -> None:
-            self.stop.set()
 
-        signal.signal(signal.SIGTERM, handler)
-        signal.signal(signal.SIGINT, handler)
+def stop_on_signals(stop: threading.Event, *, orphan_exits: bool = False) -> None:
+    """Have SIGTERM and SIGINT set an event.
+
+    Args:
+        stop: the event.
+        orphan_exits: whether the process ends at once where the signal says that its parent has died, for work whose
+            next good point is far away and that goes on from what is written.
+    """
+    parent = os.getppid()
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        if orphan_exits and os.getppid() != parent:
+            os._exit(STOPPED_STATUS)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)
 
 
 def published(data: DataManager, version: int | None = None) -> CheckpointRow:

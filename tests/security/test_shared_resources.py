@@ -50,6 +50,10 @@ def watch(n=iter(range(10**9))):
 take("instances", libc.inotify_init, int(sys.argv[1]))
 take("watches", watch, int(sys.argv[2]))
 take("pipes", pipe)
+take("small_pipes", os.pipe, min(2000, int(sys.argv[1])))
+for pair in kept[-8:]:  # descriptors for what follows
+    for end in pair:
+        os.close(end)
 take("timers", timer)
 take("queues", queue)
 take("keys", lambda: libc.syscall(248, b"user", b"x", b"y", 1, -2))
@@ -82,6 +86,9 @@ async def test_one_desktop_takes_nothing_from_the_next():
         taken = json.loads(found.stdout)
         rest = json.loads((await second.execute(["python3", "-c", TAKES, "8", "500"])).stdout)
         assert (rest["instances"], rest["watches"]) == (8, 500), (taken, rest)
+        assert rest["small_pipes"] == 8, "a thousand pipes of one desktop leave the next one its own"
+        piped = await second.execute(["bash", "-c", "head -c 3000000 /dev/zero | cat | wc -c"])
+        assert piped.stdout.strip() == b"3000000", piped
         assert rest["timers"] > 500 and rest["queues"] >= 2, (taken, rest)
         assert taken["timers"] <= 2048 and taken["queues"] < 10 and own_instances() == 8
         assert taken["pipes"] == taken["keys"] == taken["aio"] == 0, taken

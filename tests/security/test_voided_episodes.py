@@ -137,6 +137,34 @@ async def test_a_desktop_without_room_for_a_process_is_judged(desktop):
         assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE)), evaluation
 
 
+SITE = "/home/user/.local/lib/python3.11/site-packages/usercustomize.py"
+ENDS_AS_IF_MISSING = f"mkdir -p {SITE.rpartition('/')[0]}; echo 'import os; os._exit(127)' > {SITE}"
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("left", "command"),
+    [
+        ("chmod 0 ~", ["sync"]),
+        (ENDS_AS_IF_MISSING, ["/usr/bin/python3", "-c", "print(1)"]),
+        ("echo 'exit 127' > ~/saves", ["sh", "/home/user/saves"]),
+        ("echo 'exit 127' > ~/saves", ["/home/user/saves"]),
+        ("rm -f ~/saves", ["/home/user/saves"]),
+    ],
+)
+async def test_a_step_of_postconfig_that_the_agent_s_files_end_is_worth_0(desktop, left, command):
+    await desktop.execute(["sh", "-c", f"cd; echo right > right; {left}"])
+    check = {**SAME, "postconfig": [{"type": "execute", "parameters": {"command": command}}]}
+    assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE)), evaluation
+
+
+@pytest.mark.desktop
+async def test_a_program_that_the_machine_lacks_is_an_error(desktop):
+    check = {**SAME, "postconfig": [{"type": "execute", "parameters": {"command": ["absent-program"]}}]}
+    evaluation = await evaluate(desktop, check, TerminalState.DONE)
+    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR and "absent-program" in evaluation.detail
+
+
 @pytest.mark.desktop
 @pytest.mark.parametrize("attack", ["kill -9 2", "kill -STOP 2", "pkill -9 Xvfb"])
 async def test_who_ends_the_desktop_while_it_is_judged_has_ended_it(cluster, attack):

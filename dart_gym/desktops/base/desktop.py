@@ -73,11 +73,16 @@ class DesktopSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a finished program left behind."""
+    """What a finished program left behind.
+
+    Attributes:
+        missing: whether there is no such program, with return code 127: programs may end with that number, too.
+    """
 
     returncode: int
     stdout: bytes = b""
     stderr: bytes = b""
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

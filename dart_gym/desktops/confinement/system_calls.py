@@ -70,7 +70,7 @@ _NOT_PERMITTED = frozenset("mbind get_mempolicy set_mempolicy set_mempolicy_home
 _LOW = 0xFFFFFFFF
 _TOLD = (1, 2, 3, 9, 15, 19)  # SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGSTOP
 _UNTOLD = (*((0, 0), (4, 3), (8, 0), (10, 1), (12, 1), (14, 0), (16, 1), (18, 0), (20, 3), (24, 7), (32, 31), (64, 0)),)
-_F_SETSIG, _F_SETPIPE_SZ, _RLIMIT_CPU = 10, 1031, 0
+_F_SETSIG, _F_SETPIPE_SZ = 10, 1031
 _CONTROLS = (
     (0, 7),
     (8, 1),
@@ -84,7 +84,6 @@ _CONTROLS = (
     (1032, 7),
     (1040, 15),
 )
-_OTHER_LIMITS = ((1, 0), (2, 1), (4, 3), (8, 7))
 _IN_PART = frozenset({*SENDERS, "fcntl", "prlimit64"})
 
 _NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)  # CLONE_NEW*
@@ -95,7 +94,7 @@ _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)  # "which have I got",
 
 # libseccomp's ABI
 _ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
-_EQUAL, _MASKED_EQUAL, _GREATER, _UNEQUAL = 4, 7, 6, 1
+_EQUAL, _MASKED_EQUAL, _GREATER = 4, 7, 6
 _BAD_ARCHITECTURE, _OPTIMIZE, _BINARY_TREE = 2, 8, 2
 _LAST_NUMBER = 1024
 
@@ -219,17 +218,17 @@ def _add_signals(rules: _Rules, *, notify: bool) -> None:
 def _add_controls(rules: _Rules) -> None:
     """Rules for ways around the record of signals, and to what all desktops of one user share.
 
-    `F_SETSIG` and a limit of processor time have the kernel send another process any signal; the memory of pipes is
-    counted for the user as a whole. Kernels refuse these, too, where they have their reasons, so programs go on.
+    `F_SETSIG` and a limit of processor time have the kernel send another process any signal, and other limits break
+    it: a program sets its own alone. The memory of pipes is counted for the user as a whole. Kernels refuse these,
+    too, where they have their reasons, so programs go on.
     """
     for value, free in _CONTROLS:
         rules.add(_ALLOW, "fcntl", _compare(1, value, mask=_LOW - free))
     for value in (_F_SETSIG, _F_SETPIPE_SZ):
         rules.add(_ERRNO | errno.EPERM, "fcntl", _compare(1, value, mask=_LOW))
     rules.add(_ALLOW, "prlimit64", _compare(0, 0, mask=_LOW))
-    for value, free in _OTHER_LIMITS:
-        rules.add(_ALLOW, "prlimit64", _compare(1, value, mask=_LOW - free))
-    rules.add(_ERRNO | errno.EPERM, "prlimit64", _compare(0, 0, op=_UNEQUAL), _compare(1, _RLIMIT_CPU, mask=_LOW))
+    rules.add(_ALLOW, "prlimit64", _compare(2, 0))
+    rules.add(_ERRNO | errno.EPERM, "prlimit64", _compare(0, 0, op=_GREATER), _compare(2, 0, op=_GREATER))
 
 
 def _add_conditional(rules: _Rules, refuse: int) -> None:

@@ -178,7 +178,7 @@ class DesktopKeeper:
             if await asyncio.to_thread(held_up_inside, os.getpid()):
                 raise StuckProgramError(str(error)) from error
             raise
-        values = {"returncode": result.returncode, "stdout": len(result.stdout)}
+        values = {"returncode": result.returncode, "stdout": len(result.stdout), "missing": result.missing}
         return values, result.stdout + result.stderr
 
     async def do_launch(self, args: dict[str, Any], body: bytes) -> Result:

@@ -191,7 +191,8 @@ class KeptDesktop:
         values, body = await self._ask("execute", values, stdin, deadline_s=deadline_s, limit=MAX_OUTPUT)
         try:
             length = field(values, "stdout", int)
-            return CommandResult(field(values, "returncode", int), body[:length], body[length:])
+            missing = field(values, "missing", bool)
+            return CommandResult(field(values, "returncode", int), body[:length], body[length:], missing)
         except MessageError as error:
             raise self._distrust(error) from None
 

@@ -90,8 +90,8 @@ class APIRoutes:
     async def _run(self, data: Mapping[str, Any]) -> CommandResult:
         arguments = program_arguments(data, await self._home())
         result = await self._desktop.execute(arguments, timeout=EXECUTE_TIMEOUT_S)
-        if not data.get("shell") and result.returncode == 127 and result.stderr.startswith(b"[Errno "):
-            raise FileNotFoundError(result.stderr.decode(errors="replace"))  # the program itself could not be started
+        if not data.get("shell") and result.missing:
+            raise FileNotFoundError(result.stderr.decode(errors="replace"))
         return result
 
     async def execute_with_verification(self, request: web.Request) -> web.Response:

@@ -46,6 +46,7 @@ _MARGIN_S = 5.0
 _POLL_S = 0.5
 _FREE_POLL_S = 0.02
 _TIMED_OUT = 124  # what coreutils' `timeout` says
+_NOT_FOUND = 127
 _JSON, _MOST_PARTS = 32 << 20, 500_000  # bytes; brackets, braces and commas: a tenth of a second to parse
 _PLAIN = {"Accept-Encoding": "identity"}
 _IMAGES = ("PNG", "JPEG")  # for others Pillow may start a program, or unpack without end
@@ -263,9 +264,9 @@ class OSWorldDesktop:
         content = {"command": line, "shell": False}
         answer = await self._json("POST", "/execute", json=content, timeout=limit + _MARGIN_S)
         try:
-            result = CommandResult(
-                int(answer["returncode"]), *(str(answer[key]).encode() for key in ("output", "error"))
-            )
+            code, output = int(answer["returncode"]), str(answer["output"]).encode()
+            missing = code == _NOT_FOUND and not output  # `timeout` says no more
+            result = CommandResult(code, output, str(answer["error"]).encode(), missing)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DesktopError(f"{self._shown} answered /execute with {str(answer)[:300]!r}") from error
         if result.returncode == _TIMED_OUT and time.monotonic() - started >= limit:

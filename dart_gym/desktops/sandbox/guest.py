@@ -99,7 +99,12 @@ class Guest:
     def _popen(self, command, env, **options):
         with self.ending:  # nothing starts any more once the end has begun
             env = {**self.env, **(env or {})}
-            return subprocess.Popen(command, cwd=self.home, env=env, start_new_session=True, **options)
+            try:
+                return subprocess.Popen(command, cwd=self.home, env=env, start_new_session=True, **options)
+            except OSError as error:
+                if error.filename == self.home != command[0]:
+                    raise Exhausted(f"no program can start in the home directory: {error}") from None
+                raise
 
     def _watch(self, name, process, essential):
         code = process.wait()
@@ -191,7 +196,7 @@ class Guest:
         except OSError as error:
             if error.errno in EXHAUSTED:
                 raise Exhausted(f"no process can be started: {error}") from None
-            return {"returncode": 127, "stdout": 0}, str(error).encode()  # as a shell reports it
+            return {"returncode": 127, "stdout": 0, "missing": True}, str(error).encode()  # as a shell reports it
         outputs = Outputs(process, request["limit"])
         try:
             start_thread(_kill_when_closed, connection, process)

@@ -44,7 +44,8 @@ class GuestClient:
         except DesktopTimeoutError:
             message = f"{command[0]!r} did not end within {timeout:g} s and was killed; give it a longer timeout"
             raise DesktopTimeoutError(message) from None
-        return CommandResult(reply["returncode"], body[: reply["stdout"]], body[reply["stdout"] :])
+        outputs = body[: reply["stdout"]], body[reply["stdout"] :]
+        return CommandResult(reply["returncode"], *outputs, missing=reply.get("missing") is True)
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file inside."""

@@ -41,7 +41,7 @@ class Window:
 async def list_windows(desktop: Desktop) -> list[Window]:
     """All windows with titles, oldest first, by `wmctrl`. Raises `MissingDependencyError`: there is none."""
     result = await desktop.execute(["wmctrl", "-lx"], timeout=_TIMEOUT_S)
-    if result.returncode == 127:
+    if result.missing:
         raise MissingDependencyError("the desktop has no wmctrl; next step: apt-get install wmctrl")
     return parse_windows(result.stdout.decode(errors="replace"))
 

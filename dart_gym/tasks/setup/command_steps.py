@@ -23,7 +23,6 @@ from dart_gym.tasks.setup.setup_step import (
 
 MAX_SCRIPT_S = 1800.0
 _UNTIL_PERIOD_S = 0.3
-_NOT_FOUND = 127
 _REMEDY = "`dart-gym doctor` says which package has it"
 _SCRIPT = 'log=$(mktemp) && "$@" > "$log" 2>&1 < /dev/null; status=$?; tail -c 2000 "$log"; rm "$log"; exit $status'
 
@@ -84,7 +83,7 @@ async def run(
 ) -> CommandResult:
     """Run a command line. Raises `StepError` where its program is missing."""
     result = await desktop.execute(command, timeout=timeout)
-    if result.returncode == _NOT_FOUND and not shell and not result.stdout:
+    if result.missing and not shell:
         reason = result.stderr.decode(errors="replace").strip()
         raise missing_error(command[0])(f"cannot run {command[0]!r} ({reason}); {_REMEDY}")
     return result
