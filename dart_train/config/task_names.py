@@ -26,7 +26,7 @@ def expand(names: Iterable[str], url: str | None = None) -> list[str]:
     found: list[str] = []
     for name in names:
         if not name.endswith(ALL):
-            found += _runnable(name, listed(name), url) or [name]
+            found += _runnable(name, listed(name), Place.of(url)) or [name]
             continue
         ids = runnable_ids(name.removesuffix(ALL), url)
         if not ids:
@@ -38,12 +38,12 @@ def expand(names: Iterable[str], url: str | None = None) -> list[str]:
     return found
 
 
-def _runnable(name: str, ids: list[str], url: str | None) -> list[str]:
+def _runnable(name: str, ids: list[str], place: Place) -> list[str]:
     """Return which tasks of a list can run; all of them where OSWorld's tasks are on another machine only."""
     known = {*task_ids(OSWORLD)} if ids else set()
     if not known.issuperset(ids):
         return ids
-    return list(select_listed(f"the list {name}", ids, Place.of(url)).runnable)
+    return list(select_listed(f"the list {name}", ids, place).runnable)
 
 
 def listed(name: str) -> list[str]:
@@ -88,21 +88,25 @@ def expand_tasks(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"rollout": rollout, "demonstrations": demonstrations, "evaluation": evaluation})
 
 
-def check_tasks(config: RunConfig) -> None:
+def check_tasks(config: RunConfig, *, here: bool = True) -> None:
     """See that tasks and suites are known and can run; a suite may be empty here.
+
+    Args:
+        config: the run.
+        here: whether the desktops of a run without a cluster's URL will be on this machine, and not on other nodes.
 
     Raises:
         UnknownTaskError: no such task or suite.
         UnrunnableTaskError: tasks that are named, or all of a suite or list, cannot run.
     """
-    place = Place.of(config.cluster.url)
+    place = Place.of(config.cluster.url) if here else Place.elsewhere()
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
     single = []
     for name in names:
         if ids := listed(name):
             for task_id in ids if task_ids(OSWORLD) else ():
                 get_task(task_id)
-            _runnable(name, ids, config.cluster.url)
+            _runnable(name, ids, place)
         elif not name.endswith(ALL):
             single.append(get_task(name))
         else:

@@ -12,7 +12,7 @@ def task_problems(config: RunConfig, *, here: bool = True) -> list[str]:
 
     Tasks of a cluster elsewhere, or not `here`, are known there: of a suite that is empty here nothing is said then.
     """
-    found = found_by(lambda: check_tasks(config))
+    found = found_by(lambda: check_tasks(config, here=here))
     if not found and here and config.cluster.url is None:
         found = found_by(lambda: expand_tasks(config))
     return [f"rollout.tasks: {text}" for text in found]

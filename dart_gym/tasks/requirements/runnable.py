@@ -56,8 +56,13 @@ class Place:
         if osworld_url is not None:
             return cls(_Everything(), lambda program: True, is_vm=True)
         if not is_here or shutil.which("Xvfb") is None:  # without it desktops are in containers
-            return cls(_Everything(), lambda program: True)
+            return cls.elsewhere()
         return cls(_Fetchable(DownloadCache.default()), functools.cache(machine_has))
+
+    @classmethod
+    def elsewhere(cls) -> Place:
+        """Return the place of desktops of other machines, of whose programs and files nothing is known."""
+        return cls(_Everything(), lambda program: True)
 
     def reasons(self, task: Task) -> list[str]:
         """Return why a task cannot run or be scored there; nothing where it can."""

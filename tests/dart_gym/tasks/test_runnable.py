@@ -17,6 +17,7 @@ from dart_gym.tasks.requirements.runnable import Place, check_runnable, named_ta
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import check_tasks, expand
+from dart_train.preflight.task_check import task_problems
 
 URL = "https://huggingface.co/datasets/x/resolve/main/a.txt"
 DOWNLOAD = {"type": "download", "parameters": {"files": [{"url": URL, "path": "/home/user/a.txt"}]}}
@@ -122,6 +123,15 @@ def test_a_list_of_tasks_none_of_which_can_run_is_one_error_that_gives_each_its_
         lines = str(caught.value).splitlines()
         for name, reason in reasons.items():
             assert [line for line in lines if name in line and reason in line], name
+
+
+def test_of_the_nodes_of_a_run_only_what_is_sure_is_an_error_before_it_starts(folder):
+    (folder / "test_all.json").write_text(json.dumps({"os": ["absent", "file"]}))
+    for name in ("osworld/absent", "osworld/file", "osworld/*", str(folder / "test_all.json")):
+        assert task_problems(make_config(rollout={"tasks": [name]}), here=False) == []
+    for name in ("osworld/metric", "osworld/site"):
+        assert "cannot run" in task_problems(make_config(rollout={"tasks": [name]}), here=False)[0]
+    assert "absent-program" in task_problems(make_config(rollout={"tasks": ["osworld/absent"]}))[0]
 
 
 def test_a_suite_in_which_nothing_can_run_is_an_error(folder):
