@@ -28,6 +28,7 @@ from dart_gym.core.errors import (
     UnknownTaskError,
 )
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.core.task_group import TaskGroup
 from dart_gym.utils.backoff import backoff
 
 ATTEMPTS = 3
@@ -112,7 +113,7 @@ async def play_list(
     playing.outcomes = {key: known[key] for key in episodes if key in known}
     playing.work = [key for key in episodes if key not in known][::-1]
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for _ in range(min(max(1, concurrency), len(playing.work))):
                 group.create_task(playing.player())
     except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say

@@ -24,6 +24,7 @@ from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import DartGymError
+from dart_gym.core.task_group import TaskGroup
 from dart_gym.utils.durable_files import publish_directory
 from dart_gym.utils.owned_directories import owned_directory
 from dart_gym.utils.processes import STOPPED_STATUS
@@ -119,7 +120,7 @@ async def _serve(pool: EnginePool, weights: Weights) -> bool:
     while pool.replicas[0].version != weights.version or not pool.replicas[0].usable:
         if weights in sync.skipped:
             return False  # it says why in the log; the version before it would answer
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             await sync.begin(group)
         await asyncio.sleep(0.05)
     return True

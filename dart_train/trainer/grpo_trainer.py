@@ -174,6 +174,8 @@ class DartGRPOTrainer(Trainer):
             steps=args.steps_per_lease,
             parts=args.gradient_accumulation_steps,
             ranks=self.ranks,
+            nothing_in=lambda lease: self.steps.nothing_in(lease),  # made after the leases
+            most_passed=args.max_bad_steps,
         )
         output_dir = Path(str(args.output_dir))
         self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
@@ -358,6 +360,16 @@ class DartGRPOTrainer(Trainer):
         self.publisher.unpublished += 1
         return loss
 
+    def _has_mixed_mesh_grads(self, model: Any) -> bool:
+        """Whether gradients are cut among ranks; transformers looks at those of the first step, which may have none."""
+        return bool(self.args.fsdp)
+
+    def _mixed_mesh_grad_norm(self, model: Any, max_norm: float) -> Tensor:
+        """As `transformers.Trainer`; 0 where no gradient is left, of a sharded step that changes nothing."""
+        if all(parameter.grad is None for parameter in model.parameters()):
+            return torch.zeros((), device=self.args.device)
+        return super()._mixed_mesh_grad_norm(model, max_norm)
+
     # --- between steps ------------------------------------------------------------------------------------------
 
     def begin_training(self) -> None:
@@ -383,6 +395,7 @@ class DartGRPOTrainer(Trainer):
         self._reports[-1] |= {
             "version": float(self.publisher.version),
             "skipped_steps": float(self.bad_steps.skipped),
+            "skipped_leases": float(self.leases.passed),
             "memory_retries": float(self.steps.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,

@@ -26,7 +26,12 @@ from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
 from dart_train.trainer.batches.mini_batch import MiniBatch, by_place, filling
-from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
+from dart_train.trainer.batches.optimizer_batch import (
+    BatchSettings,
+    OptimizerBatch,
+    build_batch,
+    nothing_to_train,
+)
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
@@ -121,6 +126,10 @@ class StepRunner:
         self.iteration = 0
         self.memory_retries = 0
         self.speed: StepSpeed | None = None
+
+    def nothing_in(self, lease: Lease) -> str:
+        """Return why no step of a lease can be trained on, or ""."""
+        return nothing_to_train(lease.groups, self._collator, self._settings.batch)
 
     def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
         """Make the batch of a lease at its first iteration; it is the same afterwards. See `build_batch`."""

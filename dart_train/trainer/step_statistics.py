@@ -128,7 +128,7 @@ def merge_metrics(reports: Sequence[dict[str, float]]) -> dict[str, float]:
             merged[name] = max(values)
         elif kind.startswith("min"):
             merged[name] = min(values)
-        elif name in ("version", "skipped_steps"):
+        elif name in ("version", "skipped_steps", "skipped_leases"):
             merged[name] = values[-1]
         else:
             merged[name] = sum(values) / len(values)

@@ -33,6 +33,7 @@ from dart_gym.cluster.server.listener import tls_context
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.local_tokens import LocalToken
 from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.core.task_group import TaskGroup
 from dart_gym.utils.page_guard import refusal
 from dart_gym.utils.processes import follow_parent
 
@@ -105,7 +106,7 @@ class EngineServer:
 
     async def _connection(self, connection: ServerConnection) -> None:
         """Answer the requests of one client, all at the same time, until it goes."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             running: set[asyncio.Task[None]] = set()
             with contextlib.suppress(ConnectionClosed):
                 async for frame in connection:

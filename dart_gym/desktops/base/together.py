@@ -1,8 +1,9 @@
 """Work that belongs together: all of it, or none goes on."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
+
+from dart_gym.core.task_group import TaskGroup
 
 
 async def together(*works: Coroutine[Any, Any, Any]) -> None:
@@ -13,16 +14,10 @@ async def together(*works: Coroutine[Any, Any, Any]) -> None:
     Raises:
         BaseException: what the first of them raised, not in a group.
     """
-    caller = asyncio.current_task()
-    requests = caller.cancelling() if caller else 0
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for work in works:
                 group.create_task(work)
     except BaseExceptionGroup as failed:
-        # The group has cancelled the caller to wake it. Debian 12's Python leaves that counted, and then no
-        # `asyncio.timeout` around the caller ever raises TimeoutError.
-        while caller and caller.cancelling() > requests:
-            caller.uncancel()
         first = failed.exceptions[0]
         raise first from first.__cause__

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unicodedata import normalize
 
+from dart_gym.core.task_group import TaskGroup
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements.needs import downloads
 from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError, mirror_candidates
@@ -50,7 +51,7 @@ async def mirror(
         async with slots:
             report(url, await _provide(done, cache, known, url, names))
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for url, names in wanted(tasks).items():
             group.create_task(provide(url, names))
     return done

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
+from dart_gym.core.task_group import TaskGroup
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
@@ -92,12 +93,12 @@ class WeightSync:
 
     async def run(self) -> None:
         """Update replicas as checkpoints come, until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             while True:
                 await self.begin(group)
                 await self._ended.wait(time.monotonic() + self._interval)
 
-    async def begin(self, group: asyncio.TaskGroup) -> int:
+    async def begin(self, group: TaskGroup) -> int:
         """Look up the newest checkpoint, and begin the updates to it that may begin now; return how many they are."""
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset
 
-from dart_train.core.train_errors import LeaseError
+from dart_train.core.train_errors import LeaseError, TrainingError
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -60,8 +60,11 @@ class LeaseSource(IterableDataset):
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
         weights: version that is trained now; it may still be on its way to the disk, where nobody else knows of it.
+        nothing_in: why no step of a lease can be trained on, or "". Every rank comes to the same answer.
+        most_passed: leases in a row that are passed over for such a reason before the run ends.
 
     Attributes:
+        passed: number of leases that were passed over.
         contained: serial of the newest lease that the weights contain; None if unknown. Set it before entering.
     """
 
@@ -79,7 +82,11 @@ class LeaseSource(IterableDataset):
         steps: int = 1,
         parts: int = 1,
         ranks: Ranks = ALONE,
+        nothing_in: Callable[[Lease], str] = lambda lease: "",
+        most_passed: int = 3,
     ) -> None:
+        self._nothing_in, self._most_passed, self._in_a_row = nothing_in, most_passed, 0
+        self.passed = 0
         self._data, self._name, self._groups, self._at_least = data, holder, groups, at_least
         self._ttl_s, self._stop, self._on_end, self._steps = ttl_s, stop, on_end, steps
         self._parts, self._ranks, self._weights = parts, ranks, weights
@@ -88,10 +95,31 @@ class LeaseSource(IterableDataset):
 
     def __iter__(self) -> Iterator[StepPart]:
         while (lease := self.take()) is not None:
+            if reason := self._nothing_in(lease):
+                self._pass_over(lease, reason)
+                continue
+            self._in_a_row = 0
             for _ in range(self._steps):
                 for part in range(self._parts):
                     yield StepPart(lease, part, self._parts)
         self._on_end()
+
+    def _pass_over(self, lease: Lease, reason: str) -> None:
+        """Hand in a lease that nothing can be trained on, so that it does not come back.
+
+        Raises:
+            TrainingError: it was one too many in a row: what the rollouts record is wrong.
+        """
+        self.passed += 1
+        self._in_a_row += 1
+        self.commit(lease, self._weights() or 0)
+        names = [item.trajectory_id for group in lease.groups for item in group.trajectories]
+        _log.warning(
+            "lease %d is passed over (%d in a row): %s; it was made of %s",
+            lease.serial, self._in_a_row, reason, ", ".join(names[:8]),
+        )  # fmt: skip
+        if self._in_a_row >= self._most_passed:
+            raise TrainingError(f"{self._in_a_row} leases in a row were passed over: {reason}")
 
     def __enter__(self) -> LeaseSource:
         if self._ranks.is_main:

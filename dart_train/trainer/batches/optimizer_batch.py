@@ -244,6 +244,16 @@ def _say(problems: Sequence[Problem], kept: int) -> None:
         )  # fmt: skip
 
 
+def nothing_to_train(groups: Sequence[GroupLike], collator: Collator, settings: BatchSettings) -> str:
+    """Return why no step of a lease can be trained on, or "" if one can: it looks no further then."""
+    problems: list[Problem] = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            if member_of(trajectory, group, collator, settings, problems).samples:
+                return ""
+    return _nothing_left(problems)
+
+
 def _nothing_left(problems: Sequence[Problem]) -> str:
     words = "the lease holds no step with a response: look at what the rollout service recorded"
     other = next((problem.text for problem in problems if problem.reason != "empty_response"), "")

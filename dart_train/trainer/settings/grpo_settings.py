@@ -217,7 +217,9 @@ class GRPOSettings:
     lease_ttl_s: Annotated[float, Interval(ge=1)] = setting(
         60.0, "Seconds after the trainer's last heartbeat at which its lease is given back."
     )
-    max_bad_steps: Annotated[int, Interval(ge=1)] = setting(3, "Non-finite steps in a row that end the run.")
+    max_bad_steps: Annotated[int, Interval(ge=1)] = setting(
+        3, "Non-finite steps, or leases without a step that can be trained on, in a row that end the run."
+    )
     on_collapse: Literal["warn", "return", "stop"] = setting(
         "warn",
         "What follows a collapse (entropy, length, unreadable responses or gradient far from those at first): 'warn' "

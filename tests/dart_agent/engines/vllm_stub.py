@@ -12,6 +12,7 @@ import numpy as np
 from aiohttp import web
 from PIL import Image
 
+from dart_agent.engines.base.engine import EngineError
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 
@@ -82,14 +83,14 @@ class VLLMStub:
         self.refusal = ""
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
+    async def serving(self, port: int = 0) -> AsyncIterator[str]:
         """Listen on loopback; yields the URL."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, "127.0.0.1", port)
             await site.start()
             yield f"http://127.0.0.1:{runner.addresses[0][1]}"
         finally:
@@ -114,7 +115,7 @@ class VLLMStub:
             return web.Response()
         if path in STREAM_ROUTES and self.dev:
             return await self._stream(path, body)
-        return self._steer(path, dict(request.query), body)
+        return await self._steer(path, dict(request.query), body)
 
     async def _stream(self, path: str, body: dict[str, Any]) -> web.Response:
         """The routes of a weight transfer, which answer when the workers have done their part."""
@@ -137,7 +138,7 @@ class VLLMStub:
             return web.json_response({"error": {"message": str(error)}}, status=500)
         return web.json_response({"message": "done"})
 
-    def _steer(self, path: str, query: dict[str, str], body: dict[str, Any]) -> web.Response:
+    async def _steer(self, path: str, query: dict[str, str], body: dict[str, Any]) -> web.Response:
         if not self.dev:
             return web.json_response({"detail": "Not Found"}, status=404)
         self.calls.append(path + (f"?{query['mode']}" if "mode" in query else ""))
@@ -149,10 +150,11 @@ class VLLMStub:
             case "/update_weight_version":
                 self.label = body["new_version"]
             case "/collective_rpc":
-                path = body["kwargs"]["weights_path"]
-                if self.loads is not None and path not in self.loads:
+                try:
+                    await self.load(body["kwargs"]["weights_path"])
+                except (RuntimeError, EngineError) as error:
                     self.dead = self.mortal
-                    return web.json_response({"error": {"message": f"no weights in {path}"}}, status=500)
+                    return web.json_response({"error": {"message": str(error)}}, status=500)
             case "/reset_prefix_cache" | "/reset_mm_cache" | "/reset_encoder_cache":
                 pass
             case _:
@@ -180,12 +182,21 @@ class VLLMStub:
             if "url" not in part and part["uuid"] not in self.images:
                 message = self.refusal or f"Cache miss for image at index {index} but data is not provided."
                 return web.json_response({"error": {"message": message}}, status=400)
-        answer = self.answer(path, body)
+        answer = await self.reply(path, body)
         if self.changes:
             changed = self.changes.pop(0)(answer)
             if isinstance(changed, web.StreamResponse):
                 return changed
         return web.json_response(answer)
+
+    async def reply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What is answered; for another model than `answer`'s."""
+        return self.answer(path, body)
+
+    async def load(self, path: str) -> None:
+        """Read weights; raises RuntimeError where there are none."""
+        if self.loads is not None and path not in self.loads:
+            raise RuntimeError(f"no weights in {path}")
 
     def _only(self, path: str, body: dict[str, Any], allowed: list[int]) -> dict[str, Any]:
         """The answer where a single token is allowed."""

@@ -336,6 +336,28 @@ def test_a_heartbeat_outlives_the_time_to_live(data, record_group, make_config):
     assert counted(data) == {"recorded": 4}
 
 
+FOREIGN = [((10**6,), ())] * 4
+"""Prompts of another model: no step with them can be trained on."""
+
+
+def test_a_lease_without_a_step_to_train_on_is_passed_over(data, record_group, make_config, model_dir, log, caplog):
+    for key in "abc":
+        record_group(key, prompts=FOREIGN if key == "b" else ())
+    DartGRPOTrainer(model_dir, make_config(max_steps=2, groups_per_step=1), data, metrics=log).run()
+    rows = list(read_metrics(log.path))
+    assert [(row["step"], row["skipped_leases"]) for row in rows] == [(1, 0.0), (2, 1.0)]
+    assert "lease 2 is passed over (1 in a row): the lease holds no step that can be trained on" in caplog.text
+    assert counted(data) == {"trained": 12}, "it does not come back"
+
+
+def test_leases_that_are_all_like_that_end_the_run(data, record_group, make_config, model_dir):
+    for key in "abc":
+        record_group(key, prompts=FOREIGN)
+    trainer = DartGRPOTrainer(model_dir, make_config(groups_per_step=1, max_bad_steps=2), data)
+    with pytest.raises(TrainingError, match="2 leases in a row were passed over: .* recorded with another model"):
+        trainer.run()
+
+
 def test_only_complete_states_are_resumed_from(make_config, data, model_dir, tmp_path):
     trainer = DartGRPOTrainer(model_dir, make_config(), data)
     (tmp_path / "trainer" / "checkpoint-7").mkdir(parents=True)

@@ -61,6 +61,17 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, m
     assert_poison_is_skipped_on_all(recorded, model_dir, tmp_path, fsdp=True)
 
 
+@pytest.mark.parametrize("poisoned", [0, 1])
+def test_ranks_train_on_after_a_step_without_a_gradient(poisoned, recorded, model_dir, tmp_path):
+    """transformers looks at the first step's gradients for how to clip all later ones, and stacks norms of none."""
+    root = copy_run(recorded, tmp_path / "run")
+    settings = PLAIN | {"groups_per_step": 1, "fsdp": True, "max_grad_norm": 1.0, "max_steps": 3}
+    assert live(root, model_dir, "poison", poisoned, ranks=2, **settings) == [0, 0]
+    rows = list(read_metrics(root / "metrics.jsonl"))
+    assert [row["step"] for row in rows] == [1, 2, 3] and rows[-1]["skipped_steps"] == 1.0
+    assert [row["update/relative"] > 0 for row in rows] == [number != poisoned for number in range(3)]
+
+
 LONG = {"micro_batch_tokens": 2048, "optim": "sgd", "learning_rate": 0.1, "max_steps": 1, "groups_per_step": 3}
 
 

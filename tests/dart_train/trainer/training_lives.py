@@ -113,7 +113,7 @@ def _arm(trainer, moment: str, at: int) -> None:
     if moment == "chunks":
         _score_in_chunks(trainer)
     if moment == "poison":
-        _poison(trainer)
+        _poison(trainer, at)
     if moment == "memory":
         _run_out_of_memory(trainer)
     if moment == "save":
@@ -128,15 +128,15 @@ def _score_in_chunks(trainer) -> None:
     trainer.publisher._publish = lambda *taken, **more: None
 
 
-def _poison(trainer) -> None:
-    """Let a gradient be NaN in the last rank's part of one weight."""
+def _poison(trainer, at: int) -> None:
+    """Let a gradient be NaN in the last rank's part of one weight, in the step after so many."""
     from dart_train.trainer.weights.ranks import local_part
 
     finish = trainer.steps.finish
 
     def poisoned():
         found = finish()
-        if trainer.ranks.rank == trainer.ranks.count - 1:
+        if trainer.ranks.rank == trainer.ranks.count - 1 and trainer.state.global_step == at:
             gradient = next(item.grad for item in trainer.model.model.language_model.parameters())
             local_part(gradient).view(-1)[0] = float("nan")
         return found
