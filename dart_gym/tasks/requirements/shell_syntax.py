@@ -109,6 +109,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._depth = text, 0, 0
+        self._has_patterns = "extglob" in text
         self._ahead: str | Word | None = None
         self._waiting: list[tuple[Simple, Word, bool]] = []  # here-documents that begin at the next line
 
@@ -171,12 +172,11 @@ class _Reader:
         return word
 
     def _is_pattern_group(self, word: Word) -> bool:
-        """Whether a parenthesis belongs to the word: an array's values, `a=(b c)`."""
-        if (
-            self._text[self._at] != "("
-            or not word.keyword.endswith("=")
-            or not word.keyword[:-1].strip("+").isidentifier()
-        ):
+        """Whether a parenthesis belongs to the word: of an array, `a=(b c)`, or of a pattern of extglob, `!(a|b)`."""
+        before = word.keyword
+        is_array = before.endswith("=") and before[:-1].strip("+").isidentifier()
+        is_pattern = self._has_patterns and before.endswith(("?", "*", "+", "@", "!"))
+        if self._text[self._at] != "(" or not (is_array or is_pattern):
             return False
         depth, start = 0, self._at
         while self._at < len(self._text):
@@ -242,6 +242,9 @@ class _Reader:
         elif text.startswith("$(", self._at):
             self._at += 2
             self._substitution(word)
+        elif text.startswith("$[", self._at):  # an older spelling of arithmetic
+            self._at = self._find("]", self._at) + 1
+            word.parts.append(("unknown", ""))
         elif text.startswith("${", self._at):
             self._braced(word)
         elif text.startswith("$'", self._at):

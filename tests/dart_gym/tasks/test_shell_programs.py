@@ -27,6 +27,7 @@ def needs(script: str) -> set[str]:
         ("for ((i=0; i<3; i++)); do a $i; done", "a"),
         ("echo $[1+2]; let y=1+2", ""),
         ("$((absent))", ""),
+        ("x=$[ 1 + 2 ]; a $[ absent * 2 ]; b", "a b"),
         ("echo $( (a; b) )", "a b"),
         ("((a; b) | c)", "a b c"),
         # here-documents
@@ -74,6 +75,7 @@ def needs(script: str) -> set[str]:
         ("arr=(x y $(no)); b ${arr[@]}", "b"),
         ("> f; < g a", "a"),
         ("echo then; echo done fi esac }", ""),
+        ("shopt -s extglob; rm -- !(absent|b) +(c)d @(e|f); a", "a rm"),
         # environment, wrappers
         ("A=1 B='x y' C=$(a) b", "a b"),
         ("A=1", ""),
