@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from dart_gym.core.actions import Click, Move
+from dart_gym.core.actions import Click, Done, Move, Press, Type
 from dart_gym.core.errors import DesktopError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
@@ -180,3 +180,21 @@ async def test_programs_cannot_open_the_memory_of_frames(desktop):
     found = await desktop.execute(["sh", "-c", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c desktop-frame"])
     assert found.stdout.strip() == b"0"
     assert np.array_equal(shown, await desktop.screenshot())
+
+
+GIGABYTE = "head -c 1073741824 /dev/zero | tr '\\0' a | xclip -selection clipboard > /dev/null 2>&1"
+
+
+@pytest.mark.slow
+async def test_a_gigabyte_on_the_clipboard_holds_nobody_up(cluster):
+    copies = {"type": "execute", "parameters": {"command": ["sh", "-c", GIGABYTE]}}
+    edits = {"type": "launch", "parameters": {"command": ["mousepad", "/home/user/a.txt"]}}
+    async with cluster.client().session() as session:
+        result = await session.reset({**CLEAN, "config": [copies, edits]}, seed=0, max_steps=30, desktop=SIZE)
+        assert result.terminal is None, result.observation.action_error
+        for action in (Click(160, 120), Press(("ctrl", "v")), Type("x"), Press(("ctrl", "a")), Press(("ctrl", "c"))):
+            started = time.monotonic()
+            result = await session.step(action)
+            assert result.terminal is None and time.monotonic() - started < LONGEST_STEP_S
+        assert (await session.step(Done())).terminal is TerminalState.DONE
+        assert (await session.reset(CLEAN, seed=0, desktop=SIZE)).terminal is None
