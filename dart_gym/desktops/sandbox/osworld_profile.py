@@ -69,6 +69,11 @@ load-module module-native-protocol-unix
 set-default-sink auto_null
 set-sink-volume auto_null 0x8000
 """
+# Debian's Thunderbird is of another class than Ubuntu's, by which OSWorld's tasks close its windows so that it writes
+# its settings. Its start script sources this file in the place of its helper, before it reads its arguments.
+_THUNDERBIRD_HELPER = """. /usr/lib/thunderbird/thunderbird-wrapper-helper.sh
+set -- --class=thunderbird "$@"
+"""
 # Started by D-Bus for whoever asks; refused here, because they index the disk, or look for devices that are not there.
 _REFUSED_SERVICES = (
     "org.freedesktop.Tracker3.Miner.Extract",
@@ -167,6 +172,7 @@ def _make_settings(directory: Path, place: str) -> None:
     _write(directory / "pulse-client.conf", _PULSE_CLIENT.format(arguments=arguments))
     for panel in _PANELS.iterdir():
         _write(directory / panel.name, panel.read_text(encoding="utf-8").replace(_LOCAL, place.removesuffix("/etc")))
+    _write(directory / "thunderbird-helper.sh", _THUNDERBIRD_HELPER)
     _write(directory / "dconf-profile", f"user-db:user\nfile-db:{place}/dconf.db\n")
     (directory / "dconf.db").write_bytes(compiled_defaults())
     for version in ("3.0", "4.0"):
@@ -258,6 +264,7 @@ def _environment(place: str, isolated: bool) -> dict[str, str]:
         "DCONF_PROFILE": f"{place}/etc/dconf-profile",
         "PULSE_CLIENTCONFIG": f"{place}/etc/pulse-client.conf",
         "PULSE_SCRIPT": f"{place}/etc/pulse.pa",  # for `pulseaudio --start`, which does not read the client's
+        "TB_HELPER": f"{place}/etc/thunderbird-helper.sh",
         "DART_GYM_CLIENT_PASSWORD": PASSWORD,
     }
 
