@@ -39,7 +39,11 @@ def plan(
     loaded = load(config, overrides, None)
     elsewhere = any(value is not None for value in (gpus, gpu_memory, host_memory, model))
     size = model_size(loaded.model.path, model) if model is not None or is_here(loaded.model.path) else None
-    checked = check_elsewhere(loaded, model_here=model is None) if elsewhere else check_run(loaded, DEFAULT_RUNS_DIR)
+    checked = (
+        check_elsewhere(loaded, model_here=model is None, stores=False)
+        if elsewhere
+        else check_run(loaded, DEFAULT_RUNS_DIR)
+    )
     if size is None:
         refuse([*checked.problems, "to plan without the model here, name its size: --model 3b or --model 7b"])
         return

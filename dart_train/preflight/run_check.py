@@ -14,6 +14,7 @@ from dart_train.placement.placement import Placement, place
 from dart_train.preflight.machine_check import machine_problems
 from dart_train.preflight.model_check import model_problems
 from dart_train.preflight.settings_check import settings_problems
+from dart_train.preflight.store_check import store_problems
 from dart_train.preflight.task_check import task_problems
 
 
@@ -50,13 +51,21 @@ def check_run(config: RunConfig, runs_dir: Path, *, occupied: bool = True) -> Ch
         problems.append(str(error))
     ranks = placement.demand.ranks if placement is not None else config.resources.trainer_ranks or 2
     problems += [*settings_problems(config, ranks), *model_problems(config), *task_problems(config)]
+    problems += store_problems(config)
     if placement is not None:
         problems += machine_problems(config, placement, gpus, runs_dir)
     return Checked(tuple(dict.fromkeys(problems)), placement)
 
 
-def check_elsewhere(config: RunConfig, *, model_here: bool = True) -> Checked:
-    """Check what is the same on every machine: of a run on a Ray cluster, or a plan for another machine."""
+def check_elsewhere(config: RunConfig, *, model_here: bool = True, stores: bool = True) -> Checked:
+    """Check what is the same on every machine.
+
+    Args:
+        config: of a run on a Ray cluster, or of a plan for another machine.
+        model_here: whether the model lies on this machine.
+        stores: whether the run's database and storage can be reached from this machine.
+    """
     problems = settings_problems(config, config.resources.trainer_ranks or 2)
+    problems += store_problems(config) if stores else []
     problems += model_problems(config) if model_here else []
     return Checked(tuple(dict.fromkeys([*problems, *task_problems(config, here=False)])))

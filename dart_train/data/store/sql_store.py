@@ -99,6 +99,7 @@ class Store:
         busy_timeout_s: seconds for which a transaction waits for the lock of another one.
         unavailable_timeout_s: seconds for which a transaction is tried again while a server cannot be reached.
         upgrade: make the tables by the migrations, or bring an older schema up to date instead of refusing it.
+        make: make the tables where there are none; otherwise an empty database is left as it is.
         clock: returns Unix time, for tests to turn; None for the database's own, which all machines of a run share.
 
     Raises:
@@ -112,6 +113,7 @@ class Store:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
         upgrade: bool = False,
+        make: bool = True,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
@@ -138,7 +140,7 @@ class Store:
         else:
             self.engine = self._mysql_engine(parsed, "REPEATABLE READ")
             self._writer = self._mysql_engine(parsed, "READ COMMITTED")
-        self._ready_schema(upgrade=upgrade)
+        self._ready_schema(upgrade=upgrade, make=make)
         self._inode = os.stat(self.where).st_ino if self.is_sqlite else None
 
     @staticmethod
@@ -247,8 +249,10 @@ class Store:
 
     # Schema
 
-    def _ready_schema(self, *, upgrade: bool) -> None:
+    def _ready_schema(self, *, upgrade: bool, make: bool) -> None:
         found = self._patiently(lambda: self.read(migrate.revision))
+        if found is None and not make:
+            return
         if upgrade and (found is None or found in migrate.UPGRADABLE):
             self.write(self._locked(migrate.upgrade))
         elif found is None:

@@ -40,7 +40,7 @@ def machine(monkeypatch, tmp_path):
         program.chmod(0o755)
         fake_cuda(monkeypatch, count)
         monkeypatch.setenv("DART_VLLM", str(tmp_path / "no-vllm"))
-        monkeypatch.setenv("DART_DATA_URL", "postgresql://host/data")
+        monkeypatch.setenv("DART_DATA_URL", f"sqlite:///{tmp_path}/data.sqlite")
         monkeypatch.delenv("WANDB_API_KEY", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -56,6 +56,7 @@ def fitted(name: str, model: Path) -> list[str]:
     config = load_config(CONFIGS / f"{name}.yaml")
     found = [] if config.model.path in ("tiny", "tiny-base", "tiny-drawn", "tiny-copier", "tiny-forms") else [model]
     chosen = [f"model.path={path}" for path in found]
+    chosen += ["data.files=null"] if config.data.files else []
     return chosen + (["rollout.tasks=[fake/click-button]"] if "osworld/*" in config.train_tasks else [])
 
 
