@@ -24,7 +24,7 @@ from dart_gym.utils.processes import die_with_parent
 from dart_train.config.run_config import RunConfig, load_config
 from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import WARM_VERSION
-from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.modules.demo_models import DEMO_MODELS
 from dart_train.run.run_directory import RunDirectory
 from tests.helpers.gpus import H100, gpu_rows
 from tests.helpers.waiting import wait_until
@@ -94,7 +94,7 @@ class FakedMachine:
 def model_for(config: RunConfig, directory: Path) -> str:
     """A model for a configuration whose own is not here: tiny, of the same architecture."""
     named = config.model.path
-    if named == "tiny" or named in SHIPPED_MODELS:
+    if named == "tiny" or named in DEMO_MODELS:
         return named
     if named.startswith("/"):  # of billions
         small = TinyModelConfig(vision_layers=2, max_length=32768)
