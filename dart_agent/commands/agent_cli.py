@@ -254,12 +254,12 @@ class _Printed:
 
     def step(self, step: Step) -> Step | None:
         if step.thought:
-            console.print(f"thought: {step.thought}", style="dim", markup=False, highlight=False)
+            console.print(f"thought: {printable(step.thought)}", style="dim", markup=False, highlight=False)
         for action in step.actions:
             console.print(repr(action_from_dict(action)), markup=False)
         for problem in (step.error, step.action_error):
             if problem:
-                console.print(problem, style="red", markup=False)
+                console.print(printable(problem), style="red", markup=False)
         return self._recorder.step(step)
 
 

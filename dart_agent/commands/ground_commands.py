@@ -22,6 +22,7 @@ from dart_agent.grounding.verifier import VerifiedGrounder, Verifier
 from dart_agent.policies.policy_factory import open_engine
 from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.shown_text import printable
 
 app = typer.Typer(help="Find elements that are described in words.", no_args_is_help=True)
 console = Console()
@@ -33,7 +34,7 @@ def _usable(path: Path) -> list[GroundingItem]:
     """The items of a set; what cannot be used is printed. Raises `ConfigurationError`: none can."""
     items, problems = read_screenspot(path)
     for problem in problems:
-        console.print(f"left out: {problem}", style="red", markup=False, highlight=False)
+        console.print(f"left out: {printable(problem)}", style="red", markup=False, highlight=False)
     if not items:
         raise ConfigurationError(f"{path} holds no item that can be used")
     return items

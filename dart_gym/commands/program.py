@@ -19,6 +19,7 @@ import typer.core
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils import waits
 from dart_gym.utils.processes import SUPERVISED, exit_status
+from dart_gym.utils.shown_text import printable
 from dart_gym.utils.version import VERSION
 
 DEBUG = "--debug"
@@ -75,7 +76,7 @@ def guarded(name: str, call: Callable[[], object], people: Sequence[type[Excepti
         prefix: what the line begins with; the program's name by default.
     """
     debug = DEBUG in sys.argv or SUPERVISED in os.environ
-    say: Callable[[str], None] = lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    say: Callable[[str], None] = lambda line: print(f"{name}: {printable(line)}", file=sys.stderr, flush=True)  # noqa: E731
     try:
         with waits.said(say):
             call()
@@ -90,7 +91,7 @@ def guarded(name: str, call: Callable[[], object], people: Sequence[type[Excepti
         known = isinstance(first, (DartGymError, *people))
         if debug and not known or DEBUG in sys.argv:
             traceback.print_exception(error)
-        print(f"{prefix or name}: {one_line(first, known)}", file=sys.stderr)
+        print(f"{prefix or name}: {printable(one_line(first, known))}", file=sys.stderr)  # it may quote a model, a task
         raise SystemExit(exit_status(hopeless=getattr(first, "hopeless", False))) from None
 
 

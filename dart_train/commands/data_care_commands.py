@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.utils.shown_text import printable
 from dart_train.commands.options import on_run
 from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import DataError
@@ -222,7 +223,9 @@ def show_findings(report: CheckReport, console: Console) -> None:
             table.add_column(title, overflow="fold")
         for finding in report.findings[:FINDINGS_SHOWN]:
             style = "yellow" if finding.problem in HARMLESS else "red"
-            table.add_row(Text(finding.problem.value, style), Text(finding.where), Text(finding.detail))
+            table.add_row(
+                Text(finding.problem.value, style), Text(printable(finding.where)), Text(printable(finding.detail))
+            )
         console.print(table)
         if len(report.findings) > FINDINGS_SHOWN:
             console.print(f"... and {len(report.findings) - FINDINGS_SHOWN} more")
@@ -262,6 +265,6 @@ def pool(
             problems = counts.pop("problems")
             console.print(_counts(f"from {source}", counts))
             for problem in problems:
-                console.print(Text(problem, "yellow"))
+                console.print(Text(printable(problem), "yellow"))
         now = data.status()
     console.print(_pool(now) if now.pool else Text("the pool is empty", "dim"))

@@ -45,6 +45,12 @@ def test_an_error_is_one_line(error, says, capsys, monkeypatch):
     assert status == 1 and says in said and said.count("\n") == 1 and "Traceback" not in said
 
 
+@pytest.mark.parametrize("kind", [ConfigurationError, ValueError])
+def test_an_error_that_quotes_others_moves_no_cursor(kind, capsys, monkeypatch):
+    _, said = ended(kind("unknown task '\x1b[2J\x1b]0;title\x07\u202etxt'"), capsys, monkeypatch)
+    assert "\x1b" not in said and "\u202e" not in said and "\\x1b[2J" in said
+
+
 def test_a_traceback_is_printed_when_it_is_asked_for(capsys, monkeypatch):
     assert "Traceback" in ended(KeyError("x"), capsys, monkeypatch, "run", "--debug")[1]
 

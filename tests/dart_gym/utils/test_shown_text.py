@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
+from dart_agent.commands import agent_cli
+from dart_agent.episodes.play import InMemory
+from dart_agent.episodes.trajectory import Step
 from dart_gym.utils.shown_text import as_cell, printable
 
 
@@ -44,3 +47,10 @@ def test_nothing_that_a_terminal_obeys_is_left(text):
     assert not any(character < " " and character not in "\n\t" or "\x7f" <= character < "\xa0" for character in found)
     assert printable(found) == found
     found.encode()
+
+
+def test_what_a_model_says_moves_no_cursor_of_the_terminal_that_shows_it(monkeypatch):
+    monkeypatch.setattr(agent_cli, "console", Console(file=(written := io.StringIO()), width=80))
+    step = Step(thought="\x1b[2Jhm [/nope]", error="\x9b31m", action_error="\x1b]0;title\x07")
+    agent_cli._Printed(InMemory()).step(step)
+    assert written.getvalue() == "thought: \\x1b[2Jhm [/nope]\n\\x9b31m\n\\x1b]0;title\\x07\n"
