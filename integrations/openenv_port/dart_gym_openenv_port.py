@@ -7,6 +7,9 @@ protocol: a hello, then requests. So sessions, quotas, limits and counters are t
 Invariants:
     - Every message gets exactly one answer, in the order of the messages. One that is wrong is answered with an error
       of OpenEnv's codes, and the session goes on.
+    - A message that arrives before the one before it was answered shows that the client has timed out: that answer is
+      dropped. The messages have no ids, so OpenEnv's client would take it, and every later one, for the answer to the
+      message after it (their issue 1143).
     - Such a client cannot resume its session: when its connection is gone, its desktop is given back at once.
     - A fault of the environment ends the episode with reward null and `env_fault`, never with 0.
 """
@@ -32,6 +35,7 @@ from dart_gym.core.outcomes import TerminalState
 from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED, ResetRequest
 
 DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another
+MAX_WAITING = 16  # messages that a client may send ahead before its connection is not read
 OPERATIONS = ("reset", "step", "state", "close")
 _CODES = {
     ErrorCode.BAD_ACTION: "VALIDATION_ERROR",
@@ -229,7 +233,8 @@ class OpenEnvConnection:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._translation = Translation()
-        self._greeted = False
+        self._waiting: asyncio.Queue[str | bytes | None] = asyncio.Queue(MAX_WAITING)
+        self._reader: asyncio.Task[None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """All else is the connection's own."""
@@ -241,13 +246,12 @@ class OpenEnvConnection:
 
     async def recv(self) -> bytes:
         """The next frame of the client: a hello, then requests; when it has gone, the one that ends the session."""
-        if not self._greeted:
-            self._greeted = True
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read())
             return frames.encode_hello(Hello(("png",), client="OpenEnv"))
         while True:
-            try:
-                text = await self._connection.recv()
-            except ConnectionClosed:
+            text = await self._waiting.get()
+            if text is None:
                 return self._translation.close()
             try:
                 frame = self._translation.request(text)
@@ -259,6 +263,16 @@ class OpenEnvConnection:
                 return frame
             await self._send(frame)
 
+    async def _read(self) -> None:
+        """Read ahead, so that an answer that the client does not wait for any more is known as such."""
+        try:
+            async for text in self._connection:
+                await self._waiting.put(text)
+        except ConnectionClosed:
+            pass  # with an error; without one the loop ends
+        finally:
+            await self._waiting.put(None)
+
     async def send(self, message: bytes | list[memoryview]) -> None:
         """Send what a frame of the server becomes. Who has gone needs no answer: `recv` says so next."""
         if isinstance(message, list):  # a large one, in fragments
@@ -269,6 +283,8 @@ class OpenEnvConnection:
             await self._send(text)
 
     async def _send(self, text: str) -> None:
+        if not self._waiting.empty():
+            return  # the client has timed out and asked for something else
         try:
             await self._connection.send(text)
         except ConnectionClosed:

@@ -86,6 +86,16 @@ async def test_a_wrong_action_is_answered_and_the_episode_goes_on(raw):
     assert not data["done"] and (await raw.ask({"type": "state"}))[1]["step_count"] == 1
 
 
+async def test_an_answer_that_its_client_does_not_wait_for_is_dropped(raw):
+    await raw.ask({"type": "reset", "data": {"task_id": TASK}})
+    await raw.connection.send(json.dumps({"type": "step", "data": {"kind": "wait", "seconds": 0.3}}))
+    assert (await raw.ask({"type": "state"}))[0] == "state"
+    await raw.connection.send(json.dumps({"type": "step", "data": {"kind": "wait", "seconds": 0.3}}))
+    kind, data = await raw.ask({"type": "step", "data": {"kind": "done"}})
+    assert kind == "observation" and data["done"]
+    assert (await raw.ask({"type": "state"}))[1]["step_count"] == 3
+
+
 @given(st.text() | st.binary() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
 def test_any_text_is_a_request_or_an_error(text):
     from dart_gym_openenv_port import MessageError, Translation

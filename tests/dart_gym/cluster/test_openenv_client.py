@@ -5,14 +5,17 @@ It brings gradio, pandas and seventy more, so these tests have a Python environm
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 from openenv_wire import TASK, Raw
 from PIL import Image
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.desktops.fake_desktop import FakeDesktop
@@ -20,10 +23,10 @@ from dart_gym.desktops.fake_desktop import FakeDesktop
 pytestmark = pytest.mark.openenv
 
 
-def openenv_client(url: str):
+def openenv_client(url: str, **options: Any):
     from openenv.core import GenericEnvClient  # here, so that these tests can be collected without it
 
-    return GenericEnvClient(base_url=url)
+    return GenericEnvClient(base_url=url, **options)
 
 
 def screen(observation: dict) -> np.ndarray:
@@ -90,6 +93,31 @@ async def test_a_fault_of_the_desktop_has_no_reward(tcp_server, desktops):
         result = await env.step({"kind": "move", "x": 1, "y": 1})
         assert (result.reward, result.done) == (None, True) and result.observation["env_fault"]
         assert not (await env.reset(task_id=TASK, seed=0)).done
+
+
+async def test_answers_stay_with_their_messages_after_a_timeout(tcp_server):
+    async with openenv_client(tcp_server.url, message_timeout_s=2.0) as env:
+        await env.reset(task_id=TASK, seed=0)
+        with pytest.raises(asyncio.TimeoutError):
+            await env.step({"kind": "wait", "seconds": 3.0})
+        assert not (await env.step({"kind": "move", "x": 1, "y": 1})).done
+        assert (await env.step({"kind": "done"})).done
+        assert (await env.state())["step_count"] == 3
+
+
+async def test_the_client_does_not_reconnect_by_itself(start_server):
+    """Their issue 1103. If this fails, it does so now: delete this test and the paragraph of docs/cluster.md."""
+    server = await start_server(listen="ws://127.0.0.1:0", open=True)
+    env = openenv_client(server.url)
+    await env.reset(task_id=TASK)
+    await server.stop()
+    await start_server(listen=server.url, open=True)
+    for _ in range(2):
+        with pytest.raises(ConnectionClosed):
+            await env.reset(task_id=TASK)
+    await env.disconnect()
+    assert not (await env.reset(task_id=TASK)).done
+    await env.close()
 
 
 async def test_a_full_cluster_says_so(start_server):

@@ -147,7 +147,7 @@ def test_broken_steps_are_left_out_counted_and_said(make_group, strict, make_con
     )
     assert {name: count for name, count in batch.metrics.items() if name.startswith("dropped/")} == {
         f"dropped/{reason}": float(reason == kind) for reason in PROBLEMS
-    }
+    } | {"dropped/share": 1 / 5}
     assert batch.parts[0].normalizer.samples == 4
     # The baseline is that of the steps that are trained: two with a reward of 1, two with 0.
     assert advantages(batch) == pytest.approx([0.8660] * 2 + [-0.8660] * 2, abs=1e-3)
