@@ -4,11 +4,15 @@ import asyncio
 import time
 from typing import Any
 
+from dart_gym.tasks.screen.idleness import Rest, wait_until_idle
 from dart_gym.tasks.screen.windows import Window, activate, close, list_windows, matching
 from dart_gym.tasks.setup.setup_step import POLL_S, StepError, Surroundings, required_text
 
 WINDOW_TIMEOUT_S = 20.0
 EVALUATION_TIMEOUT_S = 1.0
+CLOSED_S = 10.0
+STAYS_S = 2.0
+"""Programs that have rested for so long will not close their window any more."""
 
 
 async def activate_window(where: Surroundings, parameters: dict[str, Any]) -> None:
@@ -19,10 +23,21 @@ async def activate_window(where: Surroundings, parameters: dict[str, Any]) -> No
 
 
 async def close_window(where: Surroundings, parameters: dict[str, Any]) -> None:
-    """Ask a window to close."""
+    """Ask a window to close, and wait until it is gone and its program has written down what it keeps.
+
+    OSWorld waits half a second before it reads Thunderbird's settings, which is enough on a fast machine only. A window
+    that stays, for it asks a question, is waited for until its program rests.
+    """
     window = await _find(where, parameters)
-    if window is not None:
-        await close(where.desktop, window.id)
+    if window is None:
+        return
+    await close(where.desktop, window.id)
+    deadline, rest = time.monotonic() + CLOSED_S, Rest(where.desktop)
+    while any(shown.id == window.id for shown in await list_windows(where.desktop)):
+        if await rest.seconds() >= STAYS_S or time.monotonic() > deadline:
+            return
+        await asyncio.sleep(POLL_S)
+    await wait_until_idle(where.desktop, timeout=CLOSED_S)
 
 
 async def _find(where: Surroundings, parameters: dict[str, Any]) -> Window | None:

@@ -45,7 +45,8 @@ SETTINGS = SolvedPair(
     [
         run(
             "cd; echo export TZ=Asia/Tokyo > .profile; echo Asia/Tokyo > .zone; touch secret; chmod 644 secret; "
-            "gsettings set org.gnome.shell favorite-apps \"['google-chrome.desktop', 'thunderbird.desktop', 'vim.desktop']\""
+            "gsettings set org.gnome.shell favorite-apps "
+            "\"['google-chrome.desktop', 'thunderbird.desktop', 'vim.desktop']\""
         )
     ],
     {SCRIPT_URL: b"stat -c %04a /home/user/secret\n"},

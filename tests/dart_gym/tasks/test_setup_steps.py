@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -268,6 +269,31 @@ async def test_commands_files_and_windows(desktop, tmp_path):
     await run_steps(desktop, [step("change_wallpaper", path="/home/user/Notes.txt")])
     read = await desktop.execute(["gsettings", "get", "org.gnome.desktop.background", "picture-uri"])
     assert read.stdout == b"'file:///home/user/Notes.txt'\n"
+
+
+WRITES_LATE = """import time, tkinter
+window = tkinter.Tk(className="Late")
+def closed():
+    window.destroy()
+    until = time.process_time() + 1.5  # a slow machine
+    while time.process_time() < until:
+        pass
+    open("/home/user/kept", "w").write("settings")
+window.protocol("WM_DELETE_WINDOW", closed)
+window.mainloop()
+"""
+
+
+@pytest.mark.desktop
+async def test_a_window_is_closed_once_its_program_has_written_what_it_keeps(desktop, tmp_path):
+    await desktop.write_file("/home/user/late.py", WRITES_LATE.encode())
+    close = step("close_window", window_name="late.Late", strict=True, by_class=True)
+    await run_steps(desktop, [step("launch", command=["python3", "/home/user/late.py"])])
+    await run_steps(desktop, [step("activate_window", window_name="late.Late", strict=True, by_class=True), close])
+    assert await desktop.read_file("/home/user/kept") == b"settings"
+    started = time.monotonic()
+    await run_steps(desktop, [close], cache=tmp_path)
+    assert time.monotonic() - started < 5  # there is none any more, which an evaluation does not mind
 
 
 @pytest.mark.desktop
