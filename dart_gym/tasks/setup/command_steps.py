@@ -8,6 +8,7 @@ from typing import Any
 from dart_gym.core.errors import DesktopTimeoutError
 from dart_gym.core.operation_deadline import seconds_left
 from dart_gym.desktops.base.desktop import CommandResult, Desktop
+from dart_gym.tasks.screen.idleness import wait_until_idle
 from dart_gym.tasks.screen.windows import list_windows
 from dart_gym.tasks.setup.setup_step import (
     EXECUTE_TIMEOUT_S,
@@ -22,6 +23,9 @@ from dart_gym.tasks.setup.setup_step import (
 )
 
 MAX_SCRIPT_S = 1800.0
+KEYS_DONE_S = 20.0
+_KEYS = ("pyautogui", "xdotool")
+"""What presses keys in tasks. The Ctrl+S of an evaluation is followed by pauses for a fast machine: half a second."""
 _UNTIL_PERIOD_S = 0.3
 _REMEDY = "`dart-gym doctor` says which package has it"
 _SCRIPT = 'log=$(mktemp) && "$@" > "$log" 2>&1 < /dev/null; status=$?; tail -c 2000 "$log"; rm "$log"; exit $status'
@@ -43,7 +47,10 @@ def program_of(parameters: dict[str, Any]) -> str:
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
-    """Run a program to its end, whatever its exit status, or again and again `until` its outcome is as wanted."""
+    """Run a program to its end, whatever its exit status, or again and again `until` its outcome is as wanted.
+
+    In an evaluation, what keys have begun (a document is being saved) is waited for as well.
+    """
     command = command_line(parameters, screen_values(where.desktop))
     until = parameters.get("until") or {}
     if not isinstance(until, dict) or not until.keys() <= {"returncode", "stdout", "stderr"}:
@@ -58,10 +65,12 @@ async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
                 except OSError as error:  # of this side
                     raise StepError(f"the output cannot be kept as {parameters[stream]!r}: {error}") from error
         if not until or reached(until, result):
-            return
+            break
         if time.monotonic() > deadline:
             raise UnmetError(f"{command[0]!r} did not reach {until} within {EXECUTE_TIMEOUT_S:g} s")
         await asyncio.sleep(_UNTIL_PERIOD_S)
+    if where.evaluating and any(name in word for word in command for name in _KEYS):
+        await wait_until_idle(where.desktop, timeout=KEYS_DONE_S)
 
 
 async def run_script(where: Surroundings, parameters: dict[str, Any]) -> None:

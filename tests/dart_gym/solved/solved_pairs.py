@@ -25,7 +25,8 @@ class SolvedPair:
     Attributes:
         id: "<application>/<what it is about>".
         evaluator: OSWorld's, postconfig included. Each of its functions must give 0 unsolved and 1 solved.
-        solution: the actions, as dicts with waits (`dart_gym.tasks.osworld.oracle_script`).
+        solution: the actions, as dicts with waits (`dart_gym.tasks.osworld.oracle_script`). In the end programs rest:
+            who is done has looked.
         config: OSWorld's set-up steps.
         files: stand-ins by address: their bytes, a function that makes them, or "module:function" of `files`, which
             OSWorld's own Python runs with the path to write.
@@ -52,7 +53,7 @@ class SolvedPair:
 
         raw = {"id": self.id, "instruction": self.instruction or self.id, "config": self.config}
         task = task_from_dict({**raw, "evaluator": self.evaluator})
-        return Task(task.id, task.instruction, task.desktop, 100, task.raw, tuple(self.solution))
+        return Task(task.id, task.instruction, task.desktop, 100, task.raw, (*self.solution, until(idle=True)))
 
 
 # What tasks are made of

@@ -12,9 +12,11 @@ import pytest
 from waiting import wait_for
 
 from dart_gym.core.errors import MissingDependencyError, TaskError
+from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.applications.devtools import Browser
 from dart_gym.desktops.base.desktop import CommandResult, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.screen.windows import Window, geometry, list_windows, matching, parse_windows
 from dart_gym.tasks.setup import chrome_steps
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL, same_page, write_visits
@@ -331,3 +333,18 @@ async def test_tabs_are_opened_and_closed_as_osworld_does(desktop):
     await run_steps(desktop, [step("launch", command=["pkill", "chrome"])])
     assert (await desktop.execute(["pgrep", "-x", "chrome"])).returncode == 1
     assert not any("Chrom" in window.title for window in await list_windows(desktop))
+
+
+@pytest.mark.desktop
+async def test_what_the_keys_of_an_evaluation_have_begun_is_waited_for(start_desktop):
+    """As LibreOffice after Ctrl+S on a busy machine: it works, and the file is there in the end."""
+    desktop = await start_desktop()
+    work = "(i=0; while [ $i -lt 700000 ]; do i=$((i+1)); done; echo word > saved) > /dev/null 2>&1 &"
+    save = {"type": "execute", "parameters": {"command": f"{work} : pyautogui.hotkey", "shell": True}}
+    evaluator = {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": "cat saved", "shell": True},
+        "expected": {"type": "rule", "rules": {"expected": "word\n"}},
+    }
+    assert (await evaluate(desktop, evaluator, TerminalState.DONE)).score == 0.0
+    assert (await evaluate(desktop, {**evaluator, "postconfig": [save]}, TerminalState.DONE)).score == 1.0
