@@ -25,7 +25,7 @@ REGISTRY = "/home/user/.config/libreoffice/4/user/registrymodifications.xcu"
 PAIRS = [
     document("compare-pptx-files", "compare_pptx_files", "two_slides", "more_title",
              [*press("tab", "F2", "end"), typed(" of the north"), *press("escape")], kind="pptx",
-             options={"examine_shape": False}, quick=True),
+             options={"examine_shape": False}, fresh=True),
     document("portrait", "check_slide_orientation_Portrait", "two_slides", "",
              [click(*ORIENTATION), *press("down", "enter", "escape")], kind="pptx"),
     document("background", "evaluate_presentation_fill_to_rgb_distance", "one_slide", "",
