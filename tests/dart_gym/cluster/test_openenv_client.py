@@ -108,10 +108,11 @@ async def test_answers_stay_with_their_messages_after_a_timeout(tcp_server):
 async def test_the_client_does_not_reconnect_by_itself(start_server):
     """Their issue 1103. If this fails, it does so now: delete this test and the paragraph of docs/cluster.md."""
     server = await start_server(listen="ws://127.0.0.1:0", open=True)
-    env = openenv_client(server.url)
+    url = server.url
+    env = openenv_client(url)
     await env.reset(task_id=TASK)
     await server.stop()
-    await start_server(listen=server.url, open=True)
+    await start_server(listen=url, open=True)
     for _ in range(2):
         with pytest.raises(ConnectionClosed):
             await env.reset(task_id=TASK)
