@@ -258,4 +258,56 @@ MEDIA = SolvedPair(
     },
 )
 
-PAIRS = [TEXTS, MEDIA]
+RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+BACKGROUND = '<p:bg><p:bgPr><a:blipFill><a:blip r:embed="rId9"/><a:stretch/></a:blipFill><a:effectLst/></p:bgPr></p:bg>'
+SLIDES = SolvedPair(
+    "multi/slides",
+    judged(
+        (
+            "compare_images",
+            {
+                "type": "background_image_in_slide",
+                "ppt_file_path": f"{DESKTOP}/slides.pptx",
+                "slide_index": 1,
+                "dest": "landscape.png",
+            },
+            cloud("wallpaper.png"),
+        ),
+        (
+            "compare_audios",
+            {
+                "type": "audio_in_slide",
+                "ppt_file_path": f"{DESKTOP}/slides.pptx",
+                "slide_index": 0,
+                "dest": "planet.wav",
+            },
+            cloud("song.wav"),
+        ),
+    ),
+    lines_in_terminal(
+        "cd Desktop; unzip -q slides.pptx -d x; mkdir -p x/ppt/media; cp wall.png song.wav x/ppt/media",
+        "cd x/ppt/slides",
+        f"sed -i 's#<p:cSld>#<p:cSld>{BACKGROUND}#' slide2.xml",
+        *(
+            f'sed -i \'s#</Relationships>#<Relationship Id="rId9" Type="{RELATIONS}/{kind}" '
+            f'Target="../media/{name}"/></Relationships>#\' _rels/slide{number}.xml.rels'
+            for number, kind, name in ((1, "audio", "song.wav"), (2, "image", "wall.png"))
+        ),
+        "cd ../..; zip -qr ../slides.pptx .",
+    ),
+    [
+        download(
+            **{
+                f"{DESKTOP}/slides.pptx": MULTI + "slides.pptx",
+                f"{DESKTOP}/wall.png": MULTI + "wallpaper.png",
+                f"{DESKTOP}/song.wav": MULTI + "song.wav",
+            }
+        )
+    ],
+    {
+        **{MULTI + name: MEDIA.files[MULTI + name] for name in ("wallpaper.png", "song.wav")},
+        MULTI + "slides.pptx": "multi_files:slides",
+    },
+)
+
+PAIRS = [TEXTS, MEDIA, SLIDES]
