@@ -299,7 +299,9 @@ def name_of(pid):
     [
         ([("Xvfb", "T"), ("sh", "S")], 100.0, True),  # stopped: nobody else could
         ([("Xvfb", "S"), ("python3", "S")], 1.0, True),  # taken by a client, on a machine that has time
-        ([("Xvfb", "S")], 40.0, False),  # others keep the machine busy
+        ([("Xvfb", "S"), ("python3", "S")], 40.0, True),  # taken by a client; a busy machine keeps nobody waiting here
+        ([("Xvfb", "S"), ("chrome", "R")], 40.0, False),  # others keep the machine busy
+        ([("Xvfb", "D")], 40.0, False),
         ([("Xvfb", "S"), *[("sh", "R")] * 60], 61.0, True),  # its own programs do
         ([("Xvfb", "R")], 30.0, False),
     ],

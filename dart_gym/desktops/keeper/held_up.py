@@ -46,11 +46,15 @@ def held_up_by(roots: set[int]) -> bool:
 
 
 def is_own_doing(threads: list[ProcessState], busy: float, cores: int) -> bool:
-    """Return whether a desktop holds itself up: what it needs is stopped, or nobody else is busy. Pure."""
+    """Return whether a desktop holds itself up. Pure.
+
+    It does where what it needs is stopped, where none of its threads wants a core or waits for a disk, for then no
+    machine could be faster, and where nobody else is busy.
+    """
     if any(thread.name in _ESSENTIAL and thread.state in "Tt" for thread in threads):
         return True
     own = sum(thread.state in "RD" for thread in threads)
-    return busy - own < OVERLOAD * cores
+    return own == 0 or busy - own < OVERLOAD * cores
 
 
 def _busy(stat: str) -> float:
