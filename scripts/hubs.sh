@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-ALL="mcp gymnasium trl verifiers inspect harbor nemo"
+ALL="mcp gymnasium trl sft verifiers inspect harbor nemo"
 
 # environment VENV LOCK PACKAGES [torch|PYTHON] : the packages of a lock, this project and some of `integrations`.
 environment() {

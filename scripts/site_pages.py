@@ -35,7 +35,16 @@ NAVIGATION = {
         "security.md",
         "protocol.md",
     ],
-    "Agents": ["policies.md", "own_policy.md", "grounding.md", "presets.md", "formats.md", "engines.md", "failures.md"],
+    "Agents": [
+        "policies.md",
+        "own_policy.md",
+        "open_data.md",
+        "grounding.md",
+        "presets.md",
+        "formats.md",
+        "engines.md",
+        "failures.md",
+    ],
     "Training": [
         "training.md",
         "one_node.md",

@@ -14,6 +14,8 @@ from dart_agent.evaluation.conditions import check_comparable, published_page
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines
 from dart_agent.exports.exporters import EXPORTERS
+from dart_agent.exports.selection import select_episodes
+from dart_agent.imports.importers import import_episodes
 from dart_agent.models.model_directory import token_decoder
 from dart_agent.viewer.recorded_episodes import RecordedEpisodes, render_page
 from dart_gym.cluster.server.page_server import PageServer, serve_page
@@ -97,15 +99,57 @@ def export(
     out: Annotated[Path, typer.Argument(help="Where to write.")],
     kind: Annotated[
         str,
-        typer.Option("--as", help='"osworld" (its layout of results), "dataset" (Parquet, of a package) or your own.'),
+        typer.Option(
+            "--as",
+            help='"osworld" (its layout of results), "chat" (JSONL for fine-tuning, images beside it), "chat-inline" '
+            '(images in it), "dataset" (Parquet, of a package) or your own.',
+        ),
     ] = "osworld",
+    min_score: Annotated[float | None, typer.Option(help="Only episodes with at least this score.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="Only episodes of this source: rollout, evaluation, oracle or human; may be repeated."),
+    ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help='Only of these tasks, a name or a pattern "miniwob/*"; may be repeated.')
+    ] = None,
 ) -> None:
-    """Write recorded episodes in OSWorld's layout of results, as a Hugging Face data set, or as you like."""
+    """Write recorded episodes in OSWorld's layout of results, as chat JSONL, as a data set, or as you like."""
     write = EXPORTERS.get(kind)
     episodes = list(find_episodes(directory))
     if not episodes:
         raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")
-    console.print(f"{out}: {write(episodes, out)}", markup=False, highlight=False)
+    chosen, left_out = select_episodes(episodes, min_score=min_score, sources=source or (), tasks=task or ())
+    said = "".join(f"; {count} episodes {why} left out" for why, count in sorted(left_out.items()))
+    if not chosen:
+        raise RecordError(f"nothing to export from {directory}{said}")
+    console.print(f"{out}: {write(chosen, out)}{said}", markup=False, highlight=False, soft_wrap=True)
+
+
+def import_command(
+    source: Annotated[
+        Path,
+        typer.Argument(help="OSWorld's results, a data set like AgentNet, an export of ours, or an archive of one."),
+    ],
+    out: Annotated[Path, typer.Argument(help="Directory to record in; what it holds already stays.")],
+    examples: Annotated[
+        Path | None, typer.Option(help="OSWorld's evaluation_examples, which say what each task asks.")
+    ] = None,
+) -> None:
+    """Record episodes of others: they can then be viewed, compared, exported and put into a run's experience pool."""
+    report = import_episodes(source, out, examples=examples)
+    for problem in report.problems:
+        console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if report.refused > len(report.problems):
+        console.print(f"... and {report.refused - len(report.problems)} more")
+    for place, count in sorted(report.places.items()):
+        console.print(f"{place}: {count} episodes", markup=False, highlight=False, soft_wrap=True)
+    told = f"{report.imported} imported; {report.known} there already; {report.refused} refused"
+    if report.unseen:
+        told += f"; {report.unseen} decisions without a screenshot, which cannot be learnt from"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    if not report.imported and not report.known:
+        raise typer.Exit(1)
 
 
 def mount(app: typer.Typer) -> None:
@@ -114,3 +158,4 @@ def mount(app: typer.Typer) -> None:
     app.command("view")(view)
     app.command("published")(published)
     app.command("export")(export)
+    app.command("import")(import_command)

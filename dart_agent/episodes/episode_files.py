@@ -83,6 +83,7 @@ class EpisodeWriter:
     Args:
         root: the directory with `trajectories` and `images`, made if it is not there.
         seed: of the task's initial state; an episode that lies there already is replaced.
+        source: what it was played for.
         decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
 
     Raises:
@@ -90,12 +91,20 @@ class EpisodeWriter:
     """
 
     def __init__(
-        self, root: Path, task_id: str, seed: int, *, policy: str = "", app: str = "", decode: Decoder | None = None
+        self,
+        root: Path,
+        task_id: str,
+        seed: int,
+        *,
+        policy: str = "",
+        app: str = "",
+        source: str = SOURCE,
+        decode: Decoder | None = None,
     ) -> None:
         self._root, self._name = root, episode_name(task_id, seed)
         self._directory = episode_directory(root, task_id, seed)
         self._partial = self._directory.with_name(self._name + PARTIAL)
-        self._policy, self._app, self._decode = policy, app, decode
+        self._policy, self._app, self._source, self._decode = policy, app, source, decode
         self._names = ImageNames()
         self._image_folders: set[Path] = set()
 
@@ -112,7 +121,7 @@ class EpisodeWriter:
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
         """Write what is played; return the trajectory with its name."""
-        named = replace(trajectory, trajectory_id=self._name, source=SOURCE, policy=self._policy, app=self._app)
+        named = replace(trajectory, trajectory_id=self._name, source=self._source, policy=self._policy, app=self._app)
         self._append(pack_beginning(named))
         return named
 

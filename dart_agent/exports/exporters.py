@@ -24,6 +24,10 @@ class Exporter(Protocol):
 EXPORTERS: Registry[Exporter] = Registry(
     "exporter",
     "dart_gui.exporters",
-    {"osworld": "dart_agent.exports.osworld_results:export_results"},
+    {
+        "osworld": "dart_agent.exports.osworld_results:export_results",
+        "chat": "dart_agent.exports.chat_rows:export_chat",
+        "chat-inline": "dart_agent.exports.chat_rows:export_chat_inline",
+    },
     (called_with("episodes", "out"),),
 )

@@ -29,6 +29,8 @@ from dart_gym.utils.png import encode_png
 
 ACTION_SPACE = "dart"
 OBSERVATION_TYPE = "screenshot"
+_ABOUT = ("task_id", "seed", "instruction", "source", "policy", "app")
+"""What the first line says of the episode, for `dart-agent import`; OSWorld passes over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,12 @@ def _name(text: str) -> str:
 def trajectory_lines(record: Trajectory) -> list[dict[str, Any]]:
     """The lines of `traj.jsonl`: one for every action that was decided on. Pure."""
     lines: list[dict[str, Any]] = []
-    for stamp, step in zip(_timestamps(record), record.steps, strict=True):
+    for decision, (stamp, step) in enumerate(zip(_timestamps(record), record.steps, strict=True), 1):
         for action in step.actions or ({"kind": step.terminal or "none"},):
             number = len(lines) + 1
             lines.append({
                 "step_num": number,
+                "decision": decision,
                 "action_timestamp": stamp,
                 "action": action,
                 "reward": 0.0,
@@ -124,6 +127,7 @@ def trajectory_lines(record: Trajectory) -> list[dict[str, Any]]:
                 "screenshot_file": f"step_{number}_{stamp}.png",
             })  # fmt: skip
     if lines:
+        lines[0]["episode"] = {name: getattr(record, name) for name in _ABOUT}
         lines[-1] |= {"done": True, "reward": record.score or 0.0}
     return lines
 
@@ -156,7 +160,10 @@ def _fill(record: Trajectory, source: Path, directory: Path) -> None:
         # Nothing was captured between the actions of one decision: each shows what came of all of them.
         after = shots[index + 1] if index + 1 < len(shots) else step.screenshot_after
         for _ in step.actions or (None,):
-            _copy(source, after, directory / lines[number]["screenshot_file"])
+            if after:
+                _copy(source, after, directory / lines[number]["screenshot_file"])
+            else:
+                lines[number]["screenshot_file"] = ""  # nothing was captured
             number += 1
     with (directory / "traj.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)

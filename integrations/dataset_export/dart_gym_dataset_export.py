@@ -15,6 +15,7 @@ from typing import Any
 
 from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
 from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.exports.fresh_directories import fresh_directory
 from dart_gym.core.errors import MissingDependencyError
 
 ROWS_PER_FILE = 500
@@ -50,9 +51,9 @@ def write_parquet(dataset: Any, out: Path) -> list[Path]:
 
 def export_dataset(episodes: Sequence[Path], out: Path) -> str:
     """The exporter "dataset"."""
-    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache:
+    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache, fresh_directory(out) as place:
         dataset = build_dataset(episodes, Path(cache))
-        files = write_parquet(dataset, out)
+        files = write_parquet(dataset, place)
     return f"{len(dataset)} steps in {len(files)} files"
 
 

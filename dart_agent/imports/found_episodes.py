@@ -1,0 +1,123 @@
+"""What an importer finds: episodes to record, and what cannot be one, with the reason.
+
+Nothing in a data set of others is trusted. A line is read up to a length, a path leads nowhere but below the data set,
+an image is opened before its episode counts, and an action that points off its screenshot is refused.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.formats import ActionFormat, Screen
+from dart_gym.core.actions import Action, action_to_dict
+
+LONGEST_LINE = 32 << 20
+MOST_STEPS = 10_000
+
+
+class RefusedError(ValueError):
+    """Why something cannot be imported, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that is not imported: what it is, and why."""
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEpisode:
+    """An episode of others.
+
+    Attributes:
+        where: how messages name it.
+        place: directory below the one that is imported into; "" for that one.
+        trajectory: the record, without steps.
+        steps: each decision with the file of the screenshot before it; None where there is none.
+        after: the file of the last screenshot; None where there is none.
+    """
+
+    where: str
+    place: str
+    trajectory: Trajectory
+    steps: tuple[tuple[Step, Path | bytes | None], ...]
+    after: Path | bytes | None = None
+
+
+Found = FoundEpisode | Refused
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RefusedError]]:
+    """Yield the objects of a JSONL file with their line numbers, one at a time; an error for a line that is none."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                    pass
+                yield number, RefusedError(f"it has more than {LONGEST_LINE} bytes")
+            elif line.strip():
+                yield number, _json_object(line)
+
+
+def _json_object(line: bytes) -> dict[str, Any] | RefusedError:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return RefusedError(f"it is no JSON ({error})")
+    return value if isinstance(value, dict) else RefusedError("it is no JSON object")
+
+
+def text_field(values: dict[str, Any], name: str, *, default: str | None = None) -> str:
+    """Return a text of an object. Raises `RefusedError`: it is missing, or no text."""
+    value = values.get(name, default)
+    if not isinstance(value, str) or (default is None and not value):
+        raise RefusedError(f"{name} is missing" if name not in values else f"{name} is no text: {value!r:.60}")
+    return value.encode("utf-8", "replace").decode()
+
+
+def image_below(root: Path, name: str) -> Path:
+    """Return the file of an image. Raises `RefusedError`: it lies outside of `root`, or there is none."""
+    path = root / name
+    if Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
+        raise RefusedError(f"the image {name[:100]!r} lies outside of the data set")
+    if not path.is_file():
+        raise RefusedError(f"the image {name[:100]!r} is missing")
+    return path
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return (width, height) of an image. Raises `RefusedError`: it is damaged, or neither PNG nor WebP."""
+    try:
+        with PIL.Image.open(path, formats=("PNG", "WEBP")) as picture:
+            return picture.size
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise RefusedError(f"the image {path.name} cannot be read ({error})") from error
+
+
+def read_actions(action_format: ActionFormat, text: Any, screen: Screen) -> tuple[Action, ...]:
+    """Return the actions of a text. Raises `RefusedError`: it holds something that is no action."""
+    parsed = action_format.parse(text, screen)
+    if parsed.errors:
+        raise RefusedError(f"its action cannot be read: {parsed.problem}")
+    return parsed.actions
+
+
+def with_actions(step: Step, actions: tuple[Action, ...], screen: tuple[int, int]) -> Step:
+    """Return a step with actions. Raises `RefusedError`: one points off the screen."""
+    for action in actions:
+        points = list(getattr(action, "path", ()))
+        if (x := getattr(action, "x", None)) is not None:
+            points.append((x, action.y))  # type: ignore[attr-defined]  # they are given together
+        for across, down in points:
+            if not (0 <= across < screen[0] and 0 <= down < screen[1]):
+                raise RefusedError(f"it points at ({across}, {down}), off its screen of {screen[0]}x{screen[1]}")
+    return replace(step, actions=tuple(map(action_to_dict, actions)), screen=screen)

@@ -1,0 +1,143 @@
+"""Imports data of others as recorded episodes, which everything that reads an evaluation then reads.
+
+Invariants:
+    - Episodes are read and written one at a time, so that memory does not grow with their number.
+    - An episode is imported whole or not at all. One that is there already is left as it is.
+    - The report counts what was written and says why the rest was not.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.episodes.episode_files import MAX_IMAGE, EpisodeWriter, RecordError, episode_directory
+from dart_agent.episodes.screenshots import decode_image
+from dart_agent.episodes.trajectory import Pixels, Step
+from dart_agent.imports.agentnet import find_agentnet
+from dart_agent.imports.archives import is_archive, unpack
+from dart_agent.imports.chat_files import find_chats
+from dart_agent.imports.found_episodes import Found, FoundEpisode, Refused, RefusedError, json_lines
+from dart_agent.imports.osworld_directories import LINES, find_results
+
+PROBLEMS_KEPT = 20
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did.
+
+    Attributes:
+        imported: episodes that were written.
+        known: episodes that were there already.
+        refused: what could not be imported.
+        unseen: decisions of imported episodes that have no screenshot, and cannot be learnt from.
+        places: directories that hold imported episodes, with their number.
+        problems: the first reasons for which something was refused.
+    """
+
+    imported: int = 0
+    known: int = 0
+    refused: int = 0
+    unseen: int = 0
+    places: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+def import_episodes(source: Path, out: Path, *, examples: Path | None = None) -> ImportReport:
+    """Record the episodes of a directory, a JSONL file or an archive of others.
+
+    Args:
+        source: OSWorld's results, a data set in AgentNet's layout, or an export of ours.
+        out: directory to record in; what it holds already stays.
+        examples: OSWorld's `evaluation_examples`, which say what each task asks.
+
+    Raises:
+        RecordError: if the source is nothing that is known, or nothing can be written.
+    """
+    report = ImportReport()
+    with ExitStack() as stack:
+        if is_archive(source):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dart-agent-")))
+            unpack(source, folder)
+            source = folder
+        for found in find(source, examples):
+            if isinstance(found, FoundEpisode):
+                _record(found, out, report)
+            else:
+                _refuse(report, found)
+    return report
+
+
+def find(source: Path, examples: Path | None) -> Iterator[Found]:
+    """Yield what a source holds, by what it looks like. Raises `RecordError`: nothing that is known."""
+    if not source.exists():
+        raise RecordError(f"{source} does not exist")
+    files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
+    if any(path.name == LINES for path in files):
+        yield from find_results(source if source.is_dir() else source.parent, examples)
+        return
+    if not files:
+        raise RecordError(f"{source} holds no {LINES} of OSWorld and no other JSONL file")
+    for path in files:
+        first = next((line for _, line in json_lines(path) if isinstance(line, dict)), {})
+        yield from find_chats(path) if "messages" in first else find_agentnet(path)
+
+
+def _refuse(report: ImportReport, refused: Refused) -> None:
+    report.refused += 1
+    if len(report.problems) < PROBLEMS_KEPT:
+        report.problems.append(f"{refused.where}: {refused.why}")
+
+
+def _record(found: FoundEpisode, out: Path, report: ImportReport) -> None:
+    root, record = out / found.place, found.trajectory
+    directory = episode_directory(root, record.task_id, record.seed)
+    if directory.exists():
+        report.known += 1
+        return
+    try:
+        _write(found, root)
+    except RefusedError as error:
+        shutil.rmtree(directory.with_name(directory.name + ".partial"), ignore_errors=True)
+        _refuse(report, Refused(found.where, str(error)))
+        return
+    report.imported += 1
+    report.places[str(root)] += 1
+    report.unseen += sum(shot is None for _, shot in found.steps)
+
+
+def _write(found: FoundEpisode, root: Path) -> None:
+    """Write an episode, with one screenshot in memory at a time. Raises `RefusedError`: an image is damaged."""
+    record, last = found.trajectory, len(found.steps) - 1
+    with EpisodeWriter(
+        root, record.task_id, record.seed, policy=record.policy, app=record.app, source=record.source
+    ) as writer:
+        named = writer.begin(record)
+        for index, (step, shot) in enumerate(found.steps):
+            writer.step(_with_pixels(step, shot, found.after if index == last else None))
+        writer.finish(replace(record, trajectory_id=named.trajectory_id))
+
+
+def _with_pixels(step: Step, shot: Path | bytes | None, after: Path | bytes | None) -> Step:
+    read = [None if image is None else decoded(image) for image in (shot, after)]
+    return replace(step, pixels=Pixels(screen=read[0], after=read[1]))
+
+
+def decoded(image: Path | bytes) -> NDArray[np.uint8]:
+    """Return the pixels of an image. Raises `RefusedError`: it is damaged or too large."""
+    try:
+        if isinstance(image, Path):
+            with image.open("rb") as file:
+                image = file.read(MAX_IMAGE + 1)
+        if len(image) > MAX_IMAGE:
+            raise RefusedError(f"an image has more than {MAX_IMAGE} bytes")
+        return decode_image(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise RefusedError(f"an image cannot be read ({error})") from error
