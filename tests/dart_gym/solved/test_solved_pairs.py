@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +11,15 @@ from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.catalog.registry import read_suite
 from dart_gym.tasks.osworld.osworld_scenario import SETTLE, OSWorldScenario
+from dart_gym.tasks.requirements.solved_coverage import coverage
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.utils.png import encode_png
 from tests.dart_gym.solved.pair_suite import all_pairs
 from tests.dart_gym.solved.solved_pairs import SolvedPair
 from tests.dart_gym.solved.stand_ins import provide
+from tests.dart_gym.tasks.osworld_tasks import BUNDLED
 
 PAIRS = {pair.id: pair for pair in all_pairs()}
 
@@ -86,3 +90,16 @@ async def test_a_pair_scores_0_unsolved_and_1_solved(name, cache, monkeypatch, t
 
 def test_pairs_have_names_of_their_own():
     assert len(PAIRS) == len(all_pairs())
+
+
+def test_the_docs_name_the_pairs_that_hold_each_part_of_osworlds_tasks():
+    """`dart-gym tasks coverage` writes the table; each part of the tasks that came along must be in it."""
+    page = (Path(__file__).parents[3] / "docs" / "osworld.md").read_text(encoding="utf-8")
+    tasks = read_suite(BUNDLED).values()
+    pairs = {f"osworld/{task.raw['id'][:8]}": task for task in tasks}
+    pairs |= {f"SolvedPairs/{name}": pair.task for name, pair in PAIRS.items()}
+    rows = coverage(tasks, pairs)
+    assert all(row.pairs or row.reason for row in rows)
+    for row in rows:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {row.kind} | `{row.name}` |")]
+        assert row.reason in line and any(pair in line for pair in row.pairs or [row.reason])
