@@ -12,7 +12,7 @@ from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.keeper import keeper_process
+from dart_gym.desktops.keeper import held_up, keeper_process
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.evaluation.evaluator import evaluate
@@ -156,6 +156,26 @@ async def test_a_step_of_postconfig_that_the_agent_s_files_end_is_worth_0(deskto
     await desktop.execute(["sh", "-c", f"cd; echo right > right; {left}"])
     check = {**SAME, "postconfig": [{"type": "execute", "parameters": {"command": command}}]}
     assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE)), evaluation
+
+
+HANGS = """
+import socket, time
+listener = socket.create_server(("127.0.0.1", 8080), backlog=50)
+kept = [listener.accept() for _ in range(50)]
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.desktop
+async def test_a_program_that_does_not_answer_a_getter_is_worth_0_on_a_busy_machine_too(desktop, monkeypatch):
+    monkeypatch.setattr(held_up, "_busy", lambda stat: 1000.0)
+    await desktop.launch(["python3", "-c", HANGS])
+    playing = {"type": "vlc_playing_info", "dest": "status.xml"}
+    rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
+    check = {"func": "is_vlc_playing", "result": playing, "expected": rules}
+    evaluation = await evaluate(desktop, check, TerminalState.DONE, official=True, timeout=30.0)
+    assert is_worth_0(evaluation) and "longer than 30 s" in evaluation.detail, evaluation
 
 
 @pytest.mark.desktop
