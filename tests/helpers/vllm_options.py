@@ -1,14 +1,18 @@
 """The command line of the pinned vLLM as data: what its own parser takes, and a strict parser of the same options.
 
-`python tests/helpers/vllm_options.py FILE` in vLLM's environment writes them; a test marked `vllm` holds the file in
+`python tests/helpers/vllm_options.py FILE` in vLLM's environment writes them, and
+`--parse LINES` has its parser read command lines; a test marked `vllm` holds the file in
 `tests/data` against the installed vLLM.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,5 +65,26 @@ def vllm_parser() -> argparse.ArgumentParser:
     return make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
 
 
+def refusals(lines: Sequence[Sequence[str]]) -> list[str]:
+    """What the installed vLLM says of command lines; "" for one that it takes."""
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+
+    found = []
+    for line in lines:
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                parsed = vllm_parser().parse_args(list(line))
+                parsed.model_tag = line[0]
+                validate_parsed_serve_args(parsed)
+            found.append("")
+        except (SystemExit, TypeError, ValueError) as error:
+            found.append(said.getvalue() or str(error))
+    return found
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(text_of(options_of(vllm_parser())))
+    if sys.argv[1] == "--parse":
+        print(json.dumps(refusals(json.loads(Path(sys.argv[2]).read_text()))))
+    else:
+        Path(sys.argv[1]).write_text(text_of(options_of(vllm_parser())))
