@@ -106,3 +106,7 @@ class TrainingError(DartTrainError):
     """Training cannot go on: the weights or gradients are not finite, or there is nothing to train on."""
 
     hopeless = True
+
+
+class OutOfMemory(DartTrainError):
+    """A rank's memory ran out in the middle of a pass; a new start keeps to the smaller limits that it wrote down."""

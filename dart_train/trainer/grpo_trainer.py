@@ -49,7 +49,8 @@ from dart_train.trainer.batches.optimizer_batch import BatchSettings
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize
-from dart_train.trainer.memory.rank_memory import NCCL_BYTES, WHOLE_GRADIENTS, Setting, moments_of
+from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of, usable_bytes
+from dart_train.trainer.memory.remembered_limits import RememberedLimits
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
@@ -154,6 +155,7 @@ class DartGRPOTrainer(Trainer):
             device=args.device,
             memory=self._step_memory(args),
             backward=self.accelerator.backward,
+            limits=RememberedLimits.shared(Path(str(args.output_dir)), self.ranks),
         )
 
     def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
@@ -219,8 +221,7 @@ class DartGRPOTrainer(Trainer):
         )
         limit = args.device_memory_mb << 20 if args.device_memory_mb else None
         if limit is None and args.fsdp and args.device.type == "cuda":
-            limit = int(0.97 * torch.cuda.mem_get_info(args.device)[1])
-            limit -= NCCL_BYTES if self.ranks.count > 1 else 0  # NCCL's buffers are not in torch's account
+            limit = usable_bytes(torch.cuda.mem_get_info(args.device)[1], self.ranks.count)
         return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), setting, limit)
 
     def _reduces_once(self, args: DartGRPOConfig) -> bool:

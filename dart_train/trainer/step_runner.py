@@ -21,7 +21,7 @@ from accelerate.utils import release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
-from dart_train.core.train_errors import TrainingError
+from dart_train.core.train_errors import DartTrainError, OutOfMemory, TrainingError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
@@ -33,6 +33,7 @@ from dart_train.trainer.batches.optimizer_batch import (
     nothing_to_train,
 )
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead
+from dart_train.trainer.memory.remembered_limits import RememberedLimits
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_cost import StepCost, StepSpeed
@@ -116,11 +117,15 @@ class StepRunner:
         device: torch.device,
         memory: StepMemory,
         backward: Callable[[Tensor], Any],
+        limits: RememberedLimits | None = None,
     ) -> None:
         self._settings, self._collator, self._policy, self._reference = settings, collator, policy, reference
         self._demonstrations, self._ranks, self._device, self._memory = demonstrations, ranks, device, memory
         self._backward = backward
+        self._limits = limits
         self._max_tokens = settings.micro_batch_tokens
+        if limits is not None and limits.micro_batch_tokens is not None:
+            self._max_tokens = min(self._max_tokens, limits.micro_batch_tokens)
         self._work: _Work | None = None
         self.batch: OptimizerBatch | None = None
         self.iteration = 0
@@ -163,6 +168,7 @@ class StepRunner:
         """Add the gradient of one part of the step. Raises `TrainingError`: a single step does not fit into memory."""
         wanted = {part}
         if part == 0:
+            self._leave_out_known()
             while not all(self._ranks.gather(self._memory.fits(self._running))):
                 self._make_smaller(step, "the largest would not fit into memory")
         while not self._fits(wanted, parts):
@@ -281,15 +287,28 @@ class StepRunner:
         except RuntimeError as error:
             if not should_reduce_batch_size(error):
                 raise
-            if is_sharded(self._policy.model):  # the others wait for this rank's weights in the middle of their pass
-                raise TrainingError(
-                    f"out of memory with micro-batches of {self._max_tokens} tokens, and with fsdp a step cannot be "
-                    f"made again in the middle of a pass; {self._memory.explained(self._running)}. Set "
-                    "device_memory_mb below what there is, so that steps are cut before they begin, and run the same "
-                    "command again, it resumes"
-                ) from error
+            if is_sharded(self._policy.model):
+                raise self._next_life_makes_it(error) from error
             failed = True
         return not any(self._ranks.gather(failed))
+
+    def _next_life_makes_it(self, error: RuntimeError) -> DartTrainError:
+        """Write down smaller limits; return the error that ends this life. The other ranks wait in their pass."""
+        batch, _ = self._current()
+        longest = max(sample.length for part in batch.parts for sample in part.samples)
+        half = self._max_tokens // 2
+        what = f"out of memory with micro-batches of {self._max_tokens} tokens; {self._memory.explained(self._running)}"
+        if self._limits is None:
+            return TrainingError(what)
+        bound = None
+        if half < longest:
+            bound = half = int(SHORTER * longest)
+        self._limits.lower(half, bound)
+        rest = "" if bound is None else f", and without steps of more than {bound} tokens, as too_long"
+        return OutOfMemory(
+            f"{what}. With fsdp a step cannot be made again in the middle of a pass: the trainer starts again with "
+            f"micro-batches of {half} tokens{rest} ({self._limits.path})"
+        )
 
     def _accumulate(self, wanted: set[int], parts: int) -> None:
         """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
@@ -363,15 +382,21 @@ class StepRunner:
         Raises:
             TrainingError: no step is shorter.
         """
-        batch, _ = self._current()
-        own = [sample for part in batch.parts for sample in part.samples]
         bound = int(SHORTER * longest)
-        shortest = min(self._ranks.gather(min(own, key=lambda sample: sample.length)), key=lambda one: one.length)
-        if shortest.length > bound:
+        if not self._leave_out(bound, why):
             raise TrainingError(
                 f"{why} with micro-batches of {before} tokens, and steps are up to {longest} long; "
                 f"{self._memory.explained(self._running)}, or take a larger device"
             )
+        return bound
+
+    def _leave_out(self, bound: int, why: str) -> bool:
+        """Drop the steps that are longer. Returns whether a step is left; otherwise all stay."""
+        batch, _ = self._current()
+        own = [sample for part in batch.parts for sample in part.samples]
+        shortest = min(self._ranks.gather(min(own, key=lambda sample: sample.length)), key=lambda one: one.length)
+        if shortest.length > bound:
+            return False
         dropped = sum(part.leave_out_longer(bound, filling([shortest])) for part in batch.parts)
         total = sum(self._ranks.gather(dropped))
         batch.metrics["dropped/too_long"] = batch.metrics.get("dropped/too_long", 0.0) + total
@@ -379,7 +404,19 @@ class StepRunner:
             "%s: %d steps of more than %d tokens do not fit and are dropped as too_long. %s",
             why, total, bound, self._memory.explained(self._running),
         )  # fmt: skip
-        return bound
+        return True
+
+    def _leave_out_known(self) -> None:
+        """Drop the steps that did not fit in a life before. Called by all ranks."""
+        batch, _ = self._current()
+        bound = self._limits.longest if self._limits is not None else None
+        if bound is None:
+            return
+        longest = max(sample.length for part in batch.parts for sample in part.samples)
+        if max(self._ranks.gather(longest)) <= bound:
+            return
+        if self._leave_out(bound, "out of memory in a life before"):
+            batch.split(self._collator, self._max_tokens, self._ranks)
 
     def _make_smaller(self, step: int, why: str = "out of memory") -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""

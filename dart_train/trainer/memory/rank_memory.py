@@ -29,6 +29,15 @@ NCCL_BYTES = 1 << 30
 """Buffers of NCCL's channels on a rank, outside of torch's allocator, and the context of its kernels."""
 
 
+USABLE = 0.97
+"""Share of a device's memory that steps may plan with: the rest is of drivers and of what fragments."""
+
+
+def usable_bytes(total: int, ranks: int) -> int:
+    """Return how much of a device torch's allocator may take, beside the buffers of NCCL where ranks meet."""
+    return int(USABLE * total) - (NCCL_BYTES if ranks > 1 else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one rank trains on in a step.

@@ -13,7 +13,8 @@ from dart_train.modules.module_context import open_data
 from tests.helpers.object_store import s3_bucket
 
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-QUICK = ("dart_osworld_7b",)
+TO_THE_END = ("dart_osworld_7b",)
+"""Those that are resumed to their report; the others to their next update."""
 MORE = {"dart_osworld_7b": {"evaluation.monitor.every_rollouts": 4, "evaluation.monitor.episodes": 1}}
 """Parts that a configuration has switched off and that users switch on."""
 
@@ -24,12 +25,10 @@ PLACES = {
 }
 """GPUs of the engines, the monitor's among them; GPU and share of its memory of a trainer that shares one."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.train, pytest.mark.timeout(2000)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.train, pytest.mark.timeout(2000)]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_configuration_is_run_stopped_and_resumed(name, tmp_path, request):
     loaded = load_config(CONFIGS / f"{name}.yaml")
     changes = dict(MORE.get(name, {}))
@@ -40,7 +39,7 @@ def test_a_configuration_is_run_stopped_and_resumed(name, tmp_path, request):
     configured.until_updates(configured.begin(), 2)
     before = configured.steps
     assert before == list(range(1, len(before) + 1))
-    if name in QUICK:  # to the end: one more lease, the test after, the report
+    if name in TO_THE_END:  # to the end: one more lease, the test after, the report
         configured.until_the_end(configured.begin(trainer__max_steps=before[-1] + loaded.trainer.mini_batches))
         assert json.loads(configured.run.figures.read_text())["rollouts"] >= 8
     else:

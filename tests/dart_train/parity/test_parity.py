@@ -23,6 +23,7 @@ from dart_train.core.train_errors import TrainingError
 from dart_train.parity.check_model import compare
 from dart_train.parity.gap_table import EXACT, HALF, expected_gap, gap
 from dart_train.parity.recorded_conversation import Shape
+from dart_train.rollout.settings.rollout_config import EngineConfig
 
 SMALL = Shape(screen=(112, 84), steps=3, tokens=6)
 
@@ -133,3 +134,8 @@ def test_an_engine_is_started_for_the_comparison_and_ended(model):
     engines = [item for item in found.gaps if "engine" in item.pair]
     assert engines and max(item.largest for item in engines) <= EXACT
     assert {item.expected for item in engines} == {EXACT}
+
+
+def test_a_running_engine_may_differ_as_much_as_parity_allows():
+    """With less than that a sound engine is taken for a wrong one, and a version is skipped for good."""
+    assert EngineConfig().fingerprint_tolerance == HALF

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dart_train.core.train_errors import TrainingError
+from dart_train.core.train_errors import OutOfMemory, TrainingError
 from dart_train.trainer.batches.mini_batch import MiniBatch
+from dart_train.trainer.memory.rank_memory import NCCL_BYTES, usable_bytes
+from dart_train.trainer.memory.remembered_limits import FILE, RememberedLimits
 from dart_train.trainer.step_runner import SHORTER, StepRunner
 from dart_train.trainer.weights.ranks import ALONE
 
@@ -58,3 +60,37 @@ def test_where_none_is_shorter_the_run_ends_with_advice(samples):
     steps = runner([short, short])
     with pytest.raises(TrainingError, match="larger device"):
         steps._leave_out_longest(short.length, 2 * short.length, "out of memory")
+
+
+def test_what_did_not_fit_in_a_life_before_is_dropped_at_once(samples, tmp_path):
+    longest = max(sample.length for sample in samples)
+    RememberedLimits(tmp_path / FILE).lower(longest - 1, longest - 1)
+    RememberedLimits(tmp_path / FILE, longest - 1, longest - 1).lower(longest // 2, None)
+    limits = RememberedLimits.shared(tmp_path, ALONE)
+    assert (limits.micro_batch_tokens, limits.longest) == (longest // 2, longest - 1), "a bound stays"
+    steps = runner(samples)
+    steps._limits, steps._collator, steps._max_tokens, cut = limits, None, longest // 2, []
+    steps.batch.split = lambda collator, tokens, ranks: cut.append(tokens)
+    steps._leave_out_known()
+    assert steps.batch.metrics["dropped/too_long"] == sum(sample.length == longest for sample in samples)
+    assert max(sample.length for sample in steps.batch.parts[0].samples) < longest and cut == [longest // 2]
+    steps._leave_out_known()
+    assert cut == [longest // 2], "nothing is left to drop"
+
+
+def test_out_of_memory_with_fsdp_is_no_hopeless_error(samples, tmp_path):
+    longest = max(sample.length for sample in samples)
+    steps = runner(samples)
+    steps._limits, steps._max_tokens = RememberedLimits.shared(tmp_path, ALONE), longest
+    error = steps._next_life_makes_it(torch.OutOfMemoryError("CUDA out of memory"))
+    assert isinstance(error, OutOfMemory) and not error.hopeless and "too_long" in str(error)
+    again = RememberedLimits.shared(tmp_path, ALONE)
+    assert again.longest == again.micro_batch_tokens == int(SHORTER * longest)
+    again.path.write_text("{}")
+    with pytest.raises(TrainingError, match="is damaged"):
+        RememberedLimits.shared(tmp_path, ALONE)
+
+
+def test_a_device_has_room_for_what_torch_does_not_count():
+    whole = 80 << 30
+    assert usable_bytes(whole, 1) - usable_bytes(whole, 2) == NCCL_BYTES and usable_bytes(whole, 1) < whole

@@ -19,6 +19,7 @@ from training_lives import as_left, assert_same_training, copy_run, live
 
 from dart_gym.utils.processes import free_port
 from dart_train.core.metrics_log import read_metrics
+from dart_train.trainer.memory.remembered_limits import FILE
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
@@ -72,6 +73,22 @@ def test_ranks_train_on_after_a_step_without_a_gradient(poisoned, recorded, mode
     assert [row["update/relative"] > 0 for row in rows] == [number != poisoned for number in range(3)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "shared"),
+    [(2, 3, {"fsdp": True}), pytest.param(3, 2, {"fsdp": True}, marks=pytest.mark.slow), (2, 1, {})],
+)
+def test_a_run_goes_on_with_another_number_of_gpus(before, after, shared, recorded, model_dir, tmp_path):
+    """A state is one for all ranks, however many wrote it and however many read it."""
+    found = []
+    for ranks in ((before, before), (before, after)):
+        root = copy_run(recorded, tmp_path / f"{ranks[1]}")
+        for steps, count in enumerate(ranks, 1):
+            settings = PLAIN | {"groups_per_step": 2, "save_steps": 1, **shared, "max_steps": steps}
+            assert live(root, model_dir, ranks=count, **settings) == [0] * count
+        found.append(as_left(root))
+    assert_same_training(*found, 2, model_dir)
+
+
 LONG = {"micro_batch_tokens": 2048, "optim": "sgd", "learning_rate": 0.1, "max_steps": 1, "groups_per_step": 3}
 
 
@@ -88,6 +105,20 @@ def test_a_step_that_would_not_fit_is_cut_on_all_ranks_before_it_begins(recorded
 def test_a_step_that_never_fits_is_refused_before_it_begins(recorded, model_dir, tmp_path):
     root = copy_run(recorded, tmp_path / "run")
     assert live(root, model_dir, ranks=2, fsdp=True, device_memory_mb=1, **LONG) == [1, 1]
+
+
+def test_memory_that_runs_out_in_a_pass_makes_the_next_life_smaller(recorded, model_dir, tmp_path):
+    """The other rank waits for weights, and cannot be told: both end, and are started again as after any crash."""
+    root = copy_run(recorded, tmp_path / "run")
+    settings = LONG | {"fsdp": True}
+    assert 0 not in live(root, model_dir, "memory", 0, ranks=2, **settings)
+    limits = json.loads((root / "trainer" / FILE).read_text())
+    assert limits == {"micro_batch_tokens": LONG["micro_batch_tokens"] // 2, "longest": None}
+    assert not list(read_metrics(root / "metrics.jsonl"))
+    assert live(root, model_dir, ranks=2, **settings) == [0, 0]
+    ample = copy_run(recorded, tmp_path / "ample")
+    assert live(ample, model_dir, ranks=2, **settings) == [0, 0]
+    assert_same_training(as_left(ample), as_left(root), 1, model_dir)
 
 
 def _count_gathers(model_dir: str, rank: int, port: int, out: str) -> None:
