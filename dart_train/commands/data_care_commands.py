@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.bar import Bar
 from rich.columns import Columns
 from rich.console import Console, RenderableType
@@ -16,6 +19,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.formats import get_format
+from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.shown_text import printable
 from dart_train.commands.options import on_run
@@ -25,6 +31,7 @@ from dart_train.data.insight.status import Held, Status
 from dart_train.data.maintenance.integrity_check import HARMLESS, CheckReport, check_run, unopened
 from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
 from dart_train.data.maintenance.retention import Collection, collect
+from dart_train.rollout.play.written_down import Writer
 
 if TYPE_CHECKING:
     from dart_train.modules.module_context import ModuleContext
@@ -235,11 +242,23 @@ def show_findings(report: CheckReport, console: Console) -> None:
     console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
 
 
+def _written_down(
+    context: ModuleContext, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
+) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
+    """What has no tokens of the run's model, in its words. Raises `InvalidTrajectoryError`: it cannot be."""
+    if any(step.response_ids for step in trajectory.steps):
+        return trajectory, images
+    model, agent = context.run.checkpoint(0), context.config.agent
+    writer = Writer(ModelTokens.load(model), VisionSpec.from_dir(model), get_format(agent.format), agent)
+    return writer.write(trajectory, images)
+
+
 @on_run(reads=True)
 def pool(
     context: ModuleContext,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="RUN", help="a run's directory or URL, for its successes")
+        str | None,
+        typer.Option("--from", metavar="RUN", help="directory or URL of a run, an evaluation or an import"),
     ] = None,
     provenance: Annotated[Provenance, typer.Option("--as", help="who made them")] = Provenance.HINTED,
     hint_marker: Annotated[
@@ -259,6 +278,7 @@ def pool(
                 provenance=provenance,
                 origin=source,
                 encode=tokens.encode if tokens else None,
+                write=functools.partial(_written_down, context) if provenance is not Provenance.HINTED else None,
                 hint_marker=hint_marker,
             )
             counts = dataclasses.asdict(report)

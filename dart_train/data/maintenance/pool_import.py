@@ -67,7 +67,8 @@ def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Foun
     files = TrajectoryFiles(text)
     for name, _ in sorted(files.stored_trajectories()):
         trajectory = files.read_trajectory(name)
-        if experience_pool.belongs(trajectory) and (not tasks or trajectory.task_id in tasks):
+        success = trajectory.terminal.trainable and bool(trajectory.score) and bool(trajectory.steps)
+        if success and (not tasks or trajectory.task_id in tasks):
             yield trajectory, {image: files.read_image(image) for image in sorted(trajectory.shown_images)}
 
 
@@ -79,13 +80,29 @@ def import_successes(
     origin: str = "",
     encode: Callable[[str], Sequence[int]] | None = None,
     hint_marker: str | None = None,
+    write: Callable[[Trajectory, dict[str, NDArray[np.uint8]]], Found] | None = None,
 ) -> ImportReport:
-    """Record successes and put them into the pool. Raises `DataError`: database, disk, or no way to strip the hint."""
+    """Record successes and put them into the pool.
+
+    Args:
+        data: the run.
+        found: successes and their screenshots.
+        provenance: who made them.
+        origin: where they come from, in words.
+        encode: text to tokens, to strip a hint.
+        hint_marker: text with which the hint begins.
+        write: writes down what has no tokens of the run's model, such as imported episodes.
+
+    Raises:
+        DataError: if database or disk fail, or there is no way to strip the hint.
+    """
     if provenance is Provenance.HINTED and (encode is None or not hint_marker):
         raise DataError("trajectories made with a hint need its marker, so that it can be stripped: --hint-marker")
     report = ImportReport()
     for trajectory, images in found:
         try:
+            if write is not None:
+                trajectory, images = write(trajectory, images)
             if provenance is Provenance.HINTED and encode is not None and hint_marker:
                 trajectory = strip_hint(trajectory, encode, hint_marker)
             new = as_pooled(trajectory, data.run_id, provenance)

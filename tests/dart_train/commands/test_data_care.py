@@ -10,7 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.imports.importers import import_episodes
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.utils.png import encode_png
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
 from dart_train.data import DataManager, image_hash
@@ -131,6 +135,35 @@ def test_the_pool_is_shown_and_filled_from_another_run(config, data, tmp_path):
         ],
     )
     assert "--hint-marker" in str(done.exception)
+
+
+def test_episodes_of_others_join_the_pool_in_the_words_of_the_runs_model(config, data, tmp_path):
+    """`dart-agent import`, then `pool --from`: screenshots and actions become prompts and responses."""
+    loaded = load_config(config)
+    model = open_run(loaded, tmp_path / "runs").checkpoint(0)
+    model.mkdir(parents=True)
+    write_processing(model, TinyModelConfig())
+    value = {"thought": "The button.", "action": "", "code": "pyautogui.click(x=0.5, y=0.5)"}
+    end = {"thought": "", "action": "", "code": "computer.terminate(status='success')"}
+    traj = [{"image": "a.png", "value": value}, {"image": "a.png", "value": end}]
+    rows = [
+        {"task_id": name, "instruction": "Press it", "task_completed": done, "traj": traj}
+        for name, done in (("good", True), ("failed", False))
+    ]
+    (tmp_path / "theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.png").write_bytes(encode_png(np.full((56, 84, 3), 9, np.uint8)))
+    assert import_episodes(tmp_path / "theirs.jsonl", tmp_path / "imported").imported == 2
+    code, text = run("pool", config, "--from", str(tmp_path / "imported"), "--as", "human")
+    assert code == 0, text
+    [item] = data.trajectories(source="human")
+    pooled = data.load_trajectory(item.trajectory_id)
+    tokens = ModelTokens.load(model)
+    words = [tokens.decode(step.response_ids) for step in pooled.steps]
+    assert "click(start_box='(42,28)')" in words[0] and "The button." in words[0] and "finished()" in words[1]
+    assert "Press it" in tokens.decode(pooled.steps[0].prompt_ids)
+    assert [len(step.image_hashes) for step in pooled.steps] == [1, 1] and not pooled.steps[0].logprobs
+    again = run("pool", config, "--from", str(tmp_path / "imported"), "--as", "human")[1]
+    assert len(list(data.trajectories(source="human"))) == 1, again
 
 
 @pytest.mark.parametrize(
