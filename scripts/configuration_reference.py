@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from dart_gym.cluster.server.server_settings import ServerSettings
 from dart_gym.core.section import Section, subsection
+from dart_train.config.config_schema import config_schema
 from dart_train.config.run_config import DEFAULTS, SAME, RunConfig
 from dart_train.trainer.settings.grpo_settings import OWN_HINTS
 
@@ -59,16 +60,7 @@ def main() -> None:
 
 def schema() -> str:
     """The JSON schema of a run's configuration."""
-    found = RunConfig.model_json_schema()
-    task = found["$defs"]["TaskEntry"]
-    found["$defs"]["TaskEntry"] = {"anyOf": [{"type": "string"}, task]}  # a name alone is an entry as well
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": made_with()}
-    return json.dumps({**head, **found}, indent=1, ensure_ascii=False) + "\n"
-
-
-def made_with() -> str:
-    """Versions of transformers, whose `TrainingArguments` the section `trainer` inherits, and of pydantic."""
-    return ", ".join(f"{name} {version(name)}" for name in ("transformers", "pydantic"))
+    return json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def page() -> str:

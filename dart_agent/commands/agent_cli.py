@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dart_agent.commands import ground_commands, preset_commands, record_commands
+from dart_agent.commands.agent_init import init
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
@@ -57,6 +58,7 @@ add_common_options(app, "dart-agent")
 mount_benchmarks(app, "benchmarks.agent.agent_commands")
 console = Console()
 record_commands.mount(app)
+app.command()(init)
 app.add_typer(preset_commands.app, name="presets")
 app.add_typer(ground_commands.app, name="ground")
 

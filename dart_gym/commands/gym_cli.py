@@ -20,6 +20,7 @@ from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
+from dart_gym.commands.gym_init import init
 from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
@@ -53,6 +54,7 @@ app = typer.Typer(
 add_common_options(app, "dart-gym")
 app.add_typer(tasks_app, name="tasks")
 app.command()(certify)
+app.command()(init)
 mount_benchmarks(app, "benchmarks.gym.gym_commands")
 app.add_typer(evaluator_app, name="evaluator")
 

@@ -29,6 +29,7 @@ from dart_train.commands.options import (
 )
 from dart_train.commands.parity_command import parity
 from dart_train.commands.plan_command import plan
+from dart_train.commands.train_init import init
 from dart_train.commands.watch_commands import app as watch_app
 from dart_train.config.run_config import dump_config
 from dart_train.run.run_directory import explained_file_errors
@@ -41,6 +42,7 @@ add_common_options(app, "dart-train")
 app.add_typer(data_app, name="data")
 app.add_typer(watch_app)
 app.add_typer(engines_app, name="engines")
+app.command()(init)
 app.command()(parity)
 app.command()(plan)
 app.command("check-gpu")(check_gpu)
