@@ -36,6 +36,7 @@ NAVIGATION = {
         "protocol.md",
     ],
     "Agents": [
+        "own_model.md",
         "policies.md",
         "own_policy.md",
         "open_data.md",

@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
+from dart_gym.core.tls_advice import tls_advice
 from dart_gym.utils.waits import waiting_for
 
 JSON = {"Content-Type": "application/json"}
@@ -83,6 +84,8 @@ class HTTPServer:
                 "or is the time limit too short for this model?"
             ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            if advice := tls_advice(error):
+                raise EngineError(f"no connection to {self.url}: {advice}") from error
             raise EngineError(f"no server at {self.url} ({type(error).__name__}: {error}); is it running?") from error
         if 200 <= answer.status < 300:
             return _json(answer) if answer.body else None

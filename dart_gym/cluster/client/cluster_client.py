@@ -27,6 +27,7 @@ from dart_gym.cluster.wire.shared_frames import FrameReceiver, peer_of
 from dart_gym.core.actions import Action, action_from_dict, action_to_dict
 from dart_gym.core.errors import ClusterError, ProtocolError
 from dart_gym.core.outcomes import StepResult, TerminalState
+from dart_gym.core.tls_advice import tls_advice
 from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.session import DEFAULT_DEADLINE_S
 from dart_gym.utils.backoff import Pauses
@@ -328,10 +329,10 @@ class ClientSession:
             if pause is None:
                 url, error = self.server_url, reasons[-1] if reasons else ConnectionError("it lists no server")
                 self._leave()
+                advice = tls_advice(error)
+                why = advice or f"({type(error).__name__}: {error}): is `dart-gym serve` running there?"
                 raise ClusterError(
-                    f"cannot reach the cluster at {url} ({type(error).__name__}: {error}): "
-                    "is `dart-gym serve` running there?",
-                    ErrorCode.UNREACHABLE,
+                    f"cannot reach the cluster at {url}{':' if advice else ''} {why}", ErrorCode.UNREACHABLE
                 ) from error
             await asyncio.sleep(pause)
 
