@@ -95,6 +95,26 @@ def test_samples_follow_the_distribution(runner, tokens, vision):
         assert abs(drawn.count(token) / 2000 - probability) < 4 * np.sqrt(probability * (1 - probability) / 2000)
 
 
+def test_rows_of_the_head_that_stand_for_no_token_are_never_sampled(runner, tiny_dir, tokens, vision, tmp_path):
+    from transformers import AutoModelForImageTextToText
+
+    shutil.copytree(tiny_dir, tmp_path / "padded")
+    model = AutoModelForImageTextToText.from_pretrained(str(tiny_dir))
+    known = model.config.text_config.vocab_size
+    model.resize_token_embeddings(known + 64, mean_resizing=False)
+    with torch.no_grad():  # they would win each draw
+        model.get_output_embeddings().weight[known:] = 100 * model.get_output_embeddings().weight[:known].mean(0)
+        model.get_output_embeddings().weight[known + 1 :: 2] *= -1
+    model.save_pretrained(tmp_path / "padded")
+    assert ModelTokens.load(tmp_path / "padded").unreachable_ids[-64:] == tuple(range(known, known + 64))
+    prompts = various(tokens, vision)
+    unsuppressed = [settings(tokens, seed=seed, suppressed_ids=()) for seed in range(len(prompts))]
+    padded = QwenRunner.load(tmp_path / "padded", vision).sample(prompts, unsuppressed)
+    for found, plain in zip(padded, runner.sample(prompts, unsuppressed), strict=True):
+        assert found.response_ids == plain.response_ids
+        assert np.allclose(found.logprobs, plain.logprobs, atol=1e-5)
+
+
 def test_stopping(runner, tokens, vision):
     prompt = make_prompt(tokens, vision, [screen(0)])
     everything = tuple(range(tokens.vocab_size))
