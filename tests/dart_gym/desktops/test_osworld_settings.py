@@ -104,7 +104,8 @@ async def shell(desktop, script: str, timeout: float = 60.0) -> str:
 
 
 async def titles(desktop) -> list[str]:
-    rows = (await shell(desktop, "wmctrl -l")).splitlines()
+    listed = await desktop.execute(["wmctrl", "-l"])  # fails where a window, such as a splash, is closed meanwhile
+    rows = listed.stdout.decode().splitlines() if listed.returncode == 0 else []
     return [row.split(None, 3)[3] for row in rows if len(row.split(None, 3)) == 4]
 
 
