@@ -2,7 +2,7 @@
 
 A pair uses real evaluator functions, getters and postconfig steps, addresses like those of OSWorld's hub, and a
 solution of ordinary actions: what a person does with keyboard, mouse or terminal. Files of the hub are stand-ins, which
-`stand_ins` makes. `test_solved_pairs` plays all pairs; `pair_suite` makes a suite of them, so that
+`files.stand_ins` makes. `test_solved_pairs` plays all pairs; `pair_suite` makes a suite of them, so that
 `dart-gym tasks coverage EXAMPLES --pairs tests.dart_gym.solved.pair_suite:SolvedPairs` knows what they cover.
 """
 

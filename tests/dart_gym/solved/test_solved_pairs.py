@@ -16,9 +16,9 @@ from dart_gym.tasks.osworld.osworld_scenario import SETTLE, OSWorldScenario
 from dart_gym.tasks.requirements.solved_coverage import coverage
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.utils.png import encode_png
+from tests.dart_gym.solved.files.stand_ins import provide
 from tests.dart_gym.solved.pair_suite import all_pairs
 from tests.dart_gym.solved.solved_pairs import SolvedPair
-from tests.dart_gym.solved.stand_ins import provide
 from tests.dart_gym.tasks.osworld_tasks import BUNDLED
 
 PAIRS = {pair.id: pair for pair in all_pairs()}

@@ -35,7 +35,7 @@ def provide(pair: SolvedPair, cache: DownloadCache) -> None:
             python = evaluator_environment.find().python
             done = subprocess.run(
                 [python, "-c", _MAKE, json.dumps(made)],
-                cwd=Path(__file__).parent / "files", capture_output=True, text=True, timeout=120,
+                cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
         for url, content in missing.items():
