@@ -103,6 +103,58 @@ def of_active_tab(kind: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, **ACTIVE, **more}
 
 
+CAMPS = b"""<!DOCTYPE html><title>Camps</title><button class="next-available">Next</button>
+<p class="camp-sortable-column-header">Site</p><p class="camp-sortable-column-header">Loop</p>
+<p class="camp-sortable-column-header">Sat 28</p>"""
+SEARCH = b"""<!DOCTYPE html><title>Search</title><input id="hero-search-input">
+<button class="nav-search-button" onclick="document.getElementById('found').hidden = false">Search</button>
+<p id="found" hidden><a class="search-result-highlight--success" target="_blank" href="/camps.html">Diamond</a></p>"""
+TLS_SERVER = b"""import http.server, os, ssl, subprocess
+os.chdir("/home/user/.tls")
+subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key.pem -out certificate.pem".split())
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("certificate.pem", "key.pem")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8443), http.server.SimpleHTTPRequestHandler)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
+COLUMN = "camp-sortable-column-header"
+TLS_FILES = {
+    f"{CHROME}camps.html": CAMPS, f"{CHROME}search.html": SEARCH, f"{CHROME}tls_server.py": TLS_SERVER,
+}  # fmt: skip
+# Its getter walks through recreation.gov by itself, and pauses for 42 s on its way.
+RECREATION = SolvedPair(
+    "chrome/recreation",
+    judged(
+        (
+            "check_direct_json_object",
+            {
+                # Chrome shows the whole address of a page whose certificate nobody has signed.
+                **{"type": "active_tab_html_parse", "goto_prefix": ""},
+                **{"category": "class", "class_multiObject": {COLUMN: {"2": COLUMN}}},
+            },
+            {"type": "gotoRecreationPage_and_get_html_content", "selector": "class", "class": COLUMN, "order": "2"},
+        ),
+    ),
+    goes_to("https://www.recreation.gov/camps.html"),
+    [
+        download(
+            **{
+                "/home/user/.tls/server.py": f"{CHROME}tls_server.py",
+                "/home/user/.tls/index.html": f"{CHROME}search.html",
+                "/home/user/.tls/camps.html": f"{CHROME}camps.html",
+            }
+        ),
+        step("launch", command=["python3", "/home/user/.tls/server.py"]),
+        step("execute", command=["curl", "-skf", "https://127.0.0.1:8443"], until={"returncode": 0}),
+        *chrome("--host-resolver-rules=MAP * 127.0.0.1:8443", "--ignore-certificate-errors"),
+        step("chrome_open_tabs", urls_to_open=["https://www.recreation.gov/"]),
+    ],
+    TLS_FILES,
+    fresh=True,
+    max_s=400.0,
+)
+
 PAGES = SolvedPair(
     "chrome/pages",
     judged(
@@ -325,4 +377,4 @@ INSTALLED = SolvedPair(
     chrome(),
 )
 
-PAIRS = [PAGES, LOOKED_UP, CLEANED, UNPACKED, INSTALLED]
+PAIRS = [PAGES, RECREATION, LOOKED_UP, CLEANED, UNPACKED, INSTALLED]
