@@ -37,6 +37,7 @@ def check_database(url: str) -> None:
     """
     from dart_train.data.store.sql_store import Store
 
+    parsed: sa.URL | None
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

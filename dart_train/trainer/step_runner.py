@@ -300,7 +300,7 @@ class StepRunner:
         what = f"out of memory with micro-batches of {self._max_tokens} tokens; {self._memory.explained(self._running)}"
         if self._limits is None:
             return TrainingError(what)
-        bound = None
+        bound: int | None = None
         if half < longest:
             bound = half = int(SHORTER * longest)
         self._limits.lower(half, bound)

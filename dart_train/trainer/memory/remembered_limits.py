@@ -35,7 +35,7 @@ class RememberedLimits:
     def shared(cls, output_dir: Path, ranks: Ranks) -> RememberedLimits:
         """Read the limits on the main rank, for all. Called by all ranks. Raises `TrainingError`: a damaged file."""
         path = output_dir / FILE
-        found = cls._read(path) if ranks.is_main else None
+        found = cls._read(path) if ranks.is_main else (None, None)
         return cls(path, *ranks.share(found))
 
     @staticmethod
