@@ -1,6 +1,6 @@
 """Draw the pictures of the page that stand in the docs, in a headless Chromium.
 
-python scripts/page_picture.py runs/quickstart [docs/images/episodes.png]              a run, one of its failures open
+python scripts/page_picture.py runs/quickstart [docs/images/episodes.png]              a run, its first success open
 python scripts/page_picture.py ws+unix:///tmp/gym.sock [docs/images/watch.png] [WIDTH] desktops at work
 """
 
@@ -20,10 +20,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tests are not in
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
 
 
-async def failure(page: DevTools) -> None:
-    """Wait until all episodes are listed, and open the first failure."""
+async def success(page: DevTools) -> None:
+    """Wait until all episodes are listed, and open the first success, as the key j does."""
     await wait_for(page, "document.body.dataset.listed", timeout=120)
-    await page.evaluate("document.getElementById('failure-after').click()")
+    await page.evaluate("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'j', bubbles: true}))")
     await wait_for(page, "document.querySelector('#replay svg image') !== null")
     await wait_for(page, "[...document.querySelectorAll('#replay .rail img')].every(image => image.naturalWidth)")
 
@@ -51,7 +51,7 @@ async def main(target: str, picture: str = "", width: str = "1280") -> None:
         size = {"width": int(width), "height": 800, "deviceScaleFactor": 1, "mobile": False}
         await page.call("Emulation.setDeviceMetricsOverride", **size)
         await page.navigate(server.url)
-        await (desktops if "://" in target else failure)(page)
+        await (desktops if "://" in target else success)(page)
         shot = await page.call("Page.captureScreenshot", format="png")
         default = "docs/images/watch.png" if "://" in target else "docs/images/episodes.png"
         Path(picture or default).write_bytes(base64.b64decode(str(shot["data"])))

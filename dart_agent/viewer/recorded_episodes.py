@@ -13,6 +13,7 @@ Invariants:
 import asyncio
 import base64
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -26,16 +27,19 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import PARTIAL
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable
-from dart_agent.models.model_directory import Decoder
+from dart_agent.models.model_directory import Decoder, token_decoder
 from dart_gym.cluster.server.watch_page import HEADERS, render
 from dart_gym.core.errors import DartGymError
 
+_log = logging.getLogger(__name__)
 SHOWN_WORDS = 300
 """Characters of a text in the list."""
 POINTS = 400
 """Of a curve, about."""
 FIRST_S, MORE_S = 0.25, 1.0
 """For how long files are read for a page's first list, and for the ones after it."""
+_KINDS = {"evaluation": "evaluation", "rollout": "rollout"}
+"""What an episode was played for, by its source; all other sources demonstrate."""
 _EPISODE = (
     "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
     "error", "timings", "task_hash", "app", "attempts", "ended_at",
@@ -62,6 +66,7 @@ class RecordedEpisodes:
 
     def __init__(self, roots: Sequence[Path], decode: Decoder | None = None) -> None:
         self._roots, self._decode = [root.absolute() for root in roots], decode
+        self._decoders: dict[Path, Decoder | None] = {}  # by directory of a run
         self._paths: list[Path] = []  # by number
         self._listed: dict[str, Listed] = {}
         self._version = self._removed = 0  # of the list, and of the one that first lacked an episode of an older one
@@ -131,10 +136,27 @@ class RecordedEpisodes:
 
     def _episode(self, request: web.Request, path: Path) -> web.Response:
         trajectory = read_episode(path)
-        if self._decode is not None:
-            trajectory = decoded(trajectory, self._decode)
+        decode = self._decode or self._decoder_of(path)
+        if decode is not None:
+            trajectory = decoded(trajectory, decode)
         at = f"watch/image/{request.match_info['number']}/"
         return _json(page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen}))
+
+    def _decoder_of(self, path: Path) -> Decoder | None:
+        """The tokenizer of the run that an episode belongs to; None where no run is above it."""
+        for folder in path.parents:
+            if folder not in self._decoders:
+                models = sorted(folder.glob("checkpoints/v*/tokenizer.json"))
+                try:
+                    self._decoders[folder] = token_decoder(models[0].parent) if models else None
+                except Exception as error:  # `tokenizers` raises no narrower one for a damaged file
+                    _log.warning("tokens are shown as numbers: %s cannot be read (%s)", models[0], error)
+                    self._decoders[folder] = None
+            if (decode := self._decoders[folder]) is not None:
+                return decode
+            if folder in self._roots:
+                break
+        return None
 
     def _image(self, request: web.Request, path: Path) -> web.Response | None:
         stored = read_image(path, request.match_info["image"])
@@ -215,7 +237,10 @@ def _row(episode: Trajectory) -> dict[str, Any]:
     """What the list says of an episode, whoever wrote it."""
     names = ("task_id", "seed", "instruction", "terminal", "lost_by", "num_actions")
     texts = {name: str(getattr(episode, name))[:SHOWN_WORDS] for name in names}
-    return {**texts, "policy": str(episode.policy or episode.source)[:SHOWN_WORDS], "score": episode.score}
+    ended = episode.ended_at if isinstance(episode.ended_at, int | float) and math.isfinite(episode.ended_at) else 0.0
+    kind = _KINDS.get(str(episode.source), "demonstration")
+    more = {"policy": str(episode.policy or episode.source)[:SHOWN_WORDS], "score": episode.score}
+    return {**texts, **more, "kind": kind, "ended_at": ended}
 
 
 def _json(value: Any) -> web.Response:

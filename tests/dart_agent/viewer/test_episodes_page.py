@@ -21,7 +21,7 @@ from dart_gym.cluster.server.page_server import PageServer
 from dart_gym.core import actions
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.applications.devtools import DevTools
-from tests.dart_agent.viewer.recorded_runs import TASKS, steps_of, write_episode, write_evaluation, write_run
+from tests.dart_agent.viewer.recorded_runs import TASKS, screen, steps_of, write_episode, write_evaluation, write_run
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
 
 pytestmark = pytest.mark.desktop
@@ -182,7 +182,7 @@ async def test_filters_and_figures(page, tmp_path):
         assert await fill(page, source="", outcome="", least="0.2", most="0.3") == 20
         text = "document.getElementById('overview').textContent"
         assert await fill(page, least="", most="") == 96
-        assert "54 %succeeded" in await page.evaluate(text)  # 16 and 36 of 96
+        assert "54 %succeeded96evaluation episodes" in await page.evaluate(text)  # 16 and 36 of 96
         assert await page.evaluate("document.getElementById('count').textContent") == "96 episodes"
         weakest = "[...document.querySelectorAll('#overview td button')].map(one => one.textContent)"
         assert sorted(await page.evaluate(weakest)) == sorted(TASKS)
@@ -270,6 +270,46 @@ async def test_two_policies_side_by_side(page, tmp_path):
         await wait_for(page, f"{both}.match(/step 2 of/g)?.length === 2")
         await press(page, "Escape")
         await wait_for(page, "document.getElementById('both').hidden")
+
+
+def write_played(root: Path, source: str, count: int, successes: int, started: float) -> None:
+    """Episodes of one source, the last ones successful."""
+    images = [screen(root, 0)]
+    for number in range(count):
+        score = float(number >= count - successes)
+        trajectory = Trajectory(
+            TASKS[number % 8], number // 8, "Save it.", "h", policy=source, source=source, terminal=TerminalState.DONE,
+            score=score, num_actions=3, ended_at=started + number, steps=steps_of(images, 3),
+        )  # fmt: skip
+        write_episode(root, trajectory)
+
+
+async def test_a_run_with_demonstrations_rollouts_and_evaluations(page, tmp_path, processing_dir):
+    """Each is counted by itself, Compare opens on the evaluations, in time, and tokens are texts without --model."""
+    run = tmp_path / "run"
+    write_played(run / "data" / "oracle", "oracle", 16, 16, 1e9)
+    write_played(run / "data" / "played", "rollout", 24, 6, 2e9)
+    write_played(run / "evaluations" / "x-before", "evaluation", 8, 2, 1.5e9)
+    write_played(run / "evaluations" / "a-after", "evaluation", 8, 6, 3e9)
+    shutil.copytree(processing_dir, run / "checkpoints" / "v000000")
+    async with served(run) as server:
+        await page.navigate(server.url)
+        await wait_for(page, f"{SHOWN}.length === 56 && document.body.dataset.listed")
+        tiles = await page.evaluate("document.querySelector('#overview .tiles').textContent")
+        assert tiles.startswith(
+            "50 %succeeded16evaluation episodes25 %succeeded24rollouts100 %succeeded16demonstrations"
+        )
+        table = "document.querySelector('#overview table').textContent"
+        assert "succeeded, evaluation" in await page.evaluate(table)
+        await press(page, "j")
+        await wait_for(page, f"{POSITION}.startsWith('step 1 of')")
+        assert await page.evaluate("document.querySelector('#list .active .chip').classList.contains('good')")
+        texts = "[...document.querySelectorAll('#replay span.token')].map(one => one.textContent)"
+        assert len(await page.evaluate(texts)) == 20 and not any("#" in text for text in await page.evaluate(texts))
+        await page.evaluate("location.hash = '#compare'")
+        await wait_for(page, "document.body.dataset.pairs === '8'")
+        sides = "['side-a', 'side-b'].map(side => document.getElementById(side).value)"
+        assert await page.evaluate(sides) == ["evaluations/x-before", "evaluations/a-after"]
 
 
 async def test_curves_of_a_run(page, tmp_path):

@@ -1,5 +1,6 @@
 // Two policies on the same tasks and seeds: what the paired test says, and each pair of episodes side by side.
 const compareView = (() => {
+  let touched = false;  // somebody chose the sources
   let pairs = [], chosen = ["", ""], token = 0, turn = 0;
   const tools = make("div", "row tools"), name = make("b"), back = make("button", "", "‹ All pairs"), roots = [make("div"), make("div")];
   tools.append(back, name);
@@ -14,11 +15,26 @@ const compareView = (() => {
     following = false;
   }
 
-  function sources(names) {
-    for (const [index, select] of [$("side-a"), $("side-b")].entries()) {
-      const before = select.value;
+  // The two sources that share most episodes, evaluations before all others; the one that was played first is A.
+  function best(names, rows) {
+    const of = names.slice(0, 40).map(name => {
+      const its = rows.filter(row => row.source === name), keys = new Set(its.map(row => `${row.seed} ${row.task_id}`));
+      return { name, keys, tested: its.every(row => row.kind === "evaluation"), ended: Math.max(...its.map(row => row.ended_at)) };
+    });
+    let found = null, most = [-1, -1];
+    for (const [index, a] of of.entries()) for (const b of of.slice(index + 1)) {
+      const shared = [...a.keys].filter(key => b.keys.has(key)).length, rank = [shared && a.tested && b.tested ? 1 : 0, shared];
+      if (rank[0] > most[0] || rank[0] === most[0] && rank[1] > most[1]) [found, most] = [a.ended <= b.ended ? [a, b] : [b, a], rank];
+    }
+    return found ? found.map(one => one.name) : [names[0], names[0]];
+  }
+
+  function sources(names, rows) {
+    const selects = [$("side-a"), $("side-b")], pair = touched && selects.every(select => names.includes(select.value)) ?
+      selects.map(select => select.value) : best(names, rows);
+    for (const [index, select] of selects.entries()) {
       select.replaceChildren(...names.map(name => new Option(name, name)));
-      select.value = names.includes(before) ? before : names[Math.min(index, names.length - 1)] ?? "";
+      select.value = pair[index] ?? "";
     }
   }
 
@@ -77,8 +93,7 @@ const compareView = (() => {
 
   back.addEventListener("click", () => setPlace("compare"));
   $("sides").addEventListener("submit", event => event.preventDefault());
-  $("side-a").addEventListener("change", () => judge().catch(said));
-  $("side-b").addEventListener("change", () => judge().catch(said));
+  for (const side of ["side-a", "side-b"]) $(side).addEventListener("change", () => { touched = true; judge().catch(said); });
   $("differing").addEventListener("change", list);
   return { title: "Compare", sources, show, start() {},
     key(event) {

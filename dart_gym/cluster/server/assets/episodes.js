@@ -90,20 +90,28 @@ const episodesView = (() => {
     return element;
   }
 
-  function overview() {
+  const KINDS = [["evaluation", "evaluation episodes"], ["rollout", "rollouts"], ["demonstration", "demonstrations"]];
+
+  function overview() {  // what a policy was tested on, what it learnt from, and what it was shown are figures of their own
     const byTask = Map.groupBy(visible, row => row.task_id), tiles = make("div", "tiles"), failed = visible.filter(row => outcomeKind(row) === "failure");
-    tiles.append(tile(percent(rateOf(visible)), "succeeded"), tile(String(visible.length), "episodes"), tile(String(byTask.size), "tasks"),
+    for (const [kind, words] of KINDS) {
+      const of = visible.filter(row => row.kind === kind);
+      if (of.length) tiles.append(tile(percent(rateOf(of)), "succeeded"), tile(String(of.length), words));
+    }
+    tiles.append(tile(String(byTask.size), "tasks"),
       tile(String(failed.length), "failed"), tile(String(visible.filter(row => outcomeKind(row) === "lost").length), "lost"));
-    const lines = [...byTask].sort((a, b) => (rateOf(a[1]) || 0) - (rateOf(b[1]) || 0)).map(([task, of]) => {
-      const button = make("button", "", task), share = rateOf(of), steps = of.reduce((sum, row) => sum + +row.num_actions, 0) / of.length;
+    const played = visible.filter(row => row.kind !== "demonstration"), tested = played.filter(row => row.kind === "evaluation");
+    const [main, of] = tested.length ? [tested, "evaluation"] : played.length ? [played, "rollouts"] : [visible, "demonstrations"];
+    const lines = [...Map.groupBy(main, row => row.task_id)].sort((a, b) => (rateOf(a[1]) || 0) - (rateOf(b[1]) || 0)).map(([task, its]) => {
+      const button = make("button", "", task), share = rateOf(its), steps = its.reduce((sum, row) => sum + +row.num_actions, 0) / its.length;
       button.addEventListener("click", () => { $("words").value = task; filter(); $("list").focus(); });
-      return [button, shareBar(share), percent(share), String(of.length), steps.toFixed(1)];
+      return [button, shareBar(share), percent(share), String(its.length), steps.toFixed(1)];
     });
     const beside = make("div", "curves"), keys = make("p", "keys");
     beside.id = "beside";
     for (const [key, does] of [["F", "next failure"], ["J K", "next, previous"], ["← →", "steps"], ["E", "next problem"], ["/", "filter"], ["Esc", "back to all"]])
       keys.append(make("kbd", "", key), ` ${does}\u2003`);
-    $("overview").replaceChildren(tiles, keys, ...(lines.length ? [table([["Task, weakest first", ""], ["", ""], ["succeeded", "n"], ["episodes", "n"], ["actions", "n"]], lines)] :
+    $("overview").replaceChildren(tiles, keys, ...(lines.length ? [table([["Task, weakest first", ""], ["", ""], [`succeeded, ${of}`, "n"], ["episodes", "n"], ["actions", "n"]], lines)] :
       [make("p", "empty", rows.length ? "No episode is like that." : "No episode was recorded here yet.")]), beside);
     showCurves();
   }
@@ -143,7 +151,12 @@ const episodesView = (() => {
     if (!step && outcomeKind(row) !== "success") replay.show(replay.trouble >= 0 ? replay.trouble : replay.last);
   }
 
-  function neighbour(by, wanted = () => true) {  // the next one in the list that is wanted; round about at its end
+  const anyone = () => true;
+
+  function neighbour(by, wanted = anyone) {  // the next one in the list that is wanted; round about at its end
+    const successes = visible.filter(row => outcomeKind(row) === "success");
+    const success = KINDS.map(([kind]) => successes.find(row => row.kind === kind)).find(Boolean);
+    if (opened === null && by > 0 && wanted === anyone && success) { open(success.id); return; }  // a look at what works comes first
     const here = visible.findIndex(row => row.id === opened), from = here < 0 ? (by > 0 ? -1 : visible.length) : here;
     for (let step = 1; step <= visible.length; step++) {
       const row = visible[((from + by * step) % visible.length + visible.length) % visible.length];
@@ -203,7 +216,7 @@ const episodesView = (() => {
     else if (shownView === "episodes" && location.hash.startsWith("#episodes/")) go();  // it may have been read by now
     document.body.dataset.first ??= Math.round(performance.now());  // since the page was asked for
     if (unread) return;
-    compareView.sources(sources);
+    compareView.sources(sources, rows);
     document.body.dataset.listed = Math.round(performance.now());
     document.body.dataset.version = version;
   }
