@@ -43,7 +43,7 @@ def test_a_configuration_is_run_stopped_and_resumed(name, tmp_path, request):
         configured.until_the_end(configured.begin(trainer__max_steps=before[-1] + loaded.trainer.mini_batches))
         assert json.loads(configured.run.figures.read_text())["rollouts"] >= 8
     else:
-        configured.until_updates(configured.begin(trainer__learning_rate=1e-5), configured.updates + 1)
+        configured.until_updates(configured.begin(trainer__max_grad_norm=1.25), configured.updates + 1)
     after = configured.steps
     assert after[: len(before)] == before and after == list(range(1, len(after) + 1)) and len(after) > len(before)
     assert json.loads((configured.run.root / "state.json").read_text())["lives"] == 2
