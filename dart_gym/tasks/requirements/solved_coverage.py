@@ -25,7 +25,6 @@ END = "<!-- end of the coverage -->"
 WITHOUT_PAIR = {
     (METRIC, "compare_image_text"): "the evaluator leaves out easyocr",
     (GETTER, "googledrive_file"): "account: Google Drive",
-    (GETTER, "gotoRecreationPage_and_get_html_content"): "live site: recreation.gov",
 }
 """Parts that need a live web site, an account or a proprietary file, or that the evaluator leaves out."""
 
