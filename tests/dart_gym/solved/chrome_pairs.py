@@ -222,7 +222,6 @@ PAGES = SolvedPair(
         step("chrome_open_tabs", urls_to_open=["http://www.tripadvisor.com", "http://www.cars.example/start"]),
     ],
     SITE_FILES,
-    quick=True,
 )
 
 LOOKED_UP = SolvedPair(
