@@ -31,7 +31,12 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-MODULES = {name_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+MODULES = {
+    name_of(path): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if "assets" not in path.parts  # files that `init` writes for users
+}
 
 
 def targets_of(node: ast.AST) -> list[str]:
