@@ -13,8 +13,8 @@ from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable, published_page
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines
+from dart_agent.exports.episode_selection import select_episodes
 from dart_agent.exports.exporters import EXPORTERS
-from dart_agent.exports.selection import select_episodes
 from dart_agent.imports.importers import import_episodes
 from dart_agent.models.model_directory import token_decoder
 from dart_agent.viewer.recorded_episodes import RecordedEpisodes, render_page
