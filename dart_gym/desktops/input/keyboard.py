@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from dart_gym.core.keys import keysym_name
 from dart_gym.core.keysyms import keysym_value
-from dart_gym.desktops.input.key_map import KeyMap, Stroke
+from dart_gym.desktops.input.key_map import LOCK, SHIFT, KeyMap, Stroke
 
 _CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
@@ -26,6 +26,12 @@ _OLD_KEYSYMS = {
 }
 """Encodings whose upper half the keysyms of a page have, by the page."""
 _FIRST_SPARE = 9  # programs take keycode 8 for "no key"
+_LETTER_KEYS = {
+    ord(letter): first + place
+    for first, row in ((24, "qwertyuiop"), (38, "asdfghjkl"), (52, "zxcvbnm"))
+    for place, letter in enumerate(row)
+}
+"""The keycodes of Latin letters on a US keyboard, by keysym."""
 
 
 def keysym_of(key: str) -> int:
@@ -89,15 +95,45 @@ class Keyboard:
             (keycode, known[keycode] if rows[keycode] else 0) for keycode in [*turns, *sorted(free.difference(turns))]
         )
         self._strokes: dict[int, Stroke] = {}
+        self._of_layout: dict[int, Stroke] = {}  # those on keys that are not spare
         for keysym, stroke in key_map.strokes():
             self._strokes.setdefault(spelled(keysym), stroke)
+            if stroke.keycode not in self._spare:
+                self._of_layout.setdefault(spelled(keysym), stroke)
 
-    def next_batch(self, keysyms: Sequence[int]) -> Batch:
-        """As much of a sequence of keysyms as needs no keycode in two meanings. Raises `ValueError`: no key is free."""
+    def missing_letters(self, keysyms: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return what lets the Latin letters of a command be struck on their own keys under a layout without them.
+
+        Programs look up a command by its letter and by its key: Chromium ignores Ctrl+A on a spare key. So the letters
+        become a second group of the keys that they have on a US keyboard, as in the layout "ru,us".
+
+        Returns:
+            By keycode the keysyms of the core protocol's map, or an empty dict if no letter is missing.
+        """
+        if not any(keysym in _LETTER_KEYS and keysym not in self._of_layout for keysym in keysyms):
+            return {}
+        added: dict[int, tuple[int, ...]] = {}
+        for letter, keycode in _LETTER_KEYS.items():
+            groups = self.key_map.keys.get(keycode, [])
+            if letter not in self._of_layout and len(groups) == 1:
+                plain, shifted, third, fourth = _levels(groups[0])
+                added[keycode] = (plain, shifted, letter, letter - 0x20, third, fourth)
+        return added
+
+    def next_batch(self, keysyms: Sequence[int], *, command: bool = False) -> Batch:
+        """Return strokes for as much of a sequence of keysyms as needs no keycode in two meanings.
+
+        Args:
+            keysyms: what is to be struck, in order.
+            command: whether the keys are a command's, for which keys of the layout go before spare ones.
+
+        Raises:
+            ValueError: if no key is free.
+        """
         batch = Batch()
         used: set[int] = set()  # spare keycodes that the batch relies on
         for keysym in keysyms:
-            stroke = self._strokes.get(keysym)
+            stroke = (self._of_layout.get(keysym) if command else None) or self._strokes.get(keysym)
             if stroke is None:
                 keycode = next(iter(self._spare), None)
                 if keycode is None:
@@ -119,6 +155,16 @@ class Keyboard:
         self._strokes[keysym] = Stroke(keycode)
         batch.remap[keycode] = keysym
         return self._strokes[keysym]
+
+
+def _levels(group: Sequence[tuple[int, int]]) -> tuple[int, int, int, int]:
+    """Return what a key makes plain, with Shift, with AltGr, and with both, from pairs of modifiers and keysym."""
+    found: dict[tuple[bool, bool], int] = {}
+    for modifiers, keysym in group:
+        if not modifiers & LOCK:
+            found.setdefault((bool(modifiers & ~SHIFT), bool(modifiers & SHIFT)), keysym)
+    plain = found.get((False, False), 0)
+    return plain, found.get((False, True), plain), found.get((True, False), 0), found.get((True, True), 0)
 
 
 def runs(remap: dict[int, int]) -> list[tuple[int, list[int]]]:

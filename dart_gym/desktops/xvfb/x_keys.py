@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from Xlib import X
 
 from dart_gym.desktops.base.desktop import ActionError
-from dart_gym.desktops.input.key_map import SHIFT, KeyMap, Stroke, parse_key_map
+from dart_gym.desktops.input.key_map import LOCK, SHIFT, KeyMap, Stroke, parse_key_map
 from dart_gym.desktops.input.keyboard import Batch, Keyboard, runs
 from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_keyboard_state import LockState, XKeyboardState
@@ -27,6 +27,9 @@ _ANSWERS = 2  # one when a program has heard of a new map and asks for it, one w
 _NEUTRAL = LockState()
 _MODIFIERS = (range(0xFFE1, 0xFFEF), range(0xFE01, 0xFE14), (0xFF7E, 0xFF7F, 0xFF14))
 """Keysyms that change the keyboard's state: they act on the state as it is."""
+
+_COMMANDS = frozenset({0xFFE3, 0xFFE4, *range(0xFFE7, 0xFFEF)})
+"""Control, Meta, Alt, Super and Hyper: they make a command of the key that follows."""
 
 
 class XKeys:
@@ -57,7 +60,10 @@ class XKeys:
 
     async def hold(self, keysyms: Sequence[int]) -> None:
         """Press a chord's keys, with Shift before the first that needs it."""
-        await self._carry_out(keysyms, lambda strokes: self._hold(keysyms, strokes))
+        command = any(keysym in _COMMANDS for keysym in keysyms) or self._holds_a_command()
+        if command:
+            await self._place_letters(keysyms)
+        await self._carry_out(keysyms, lambda strokes: self._hold(keysyms, strokes), command=command)
 
     def let_go(self) -> None:
         """Release the chord, and bring the locks back, but for what the chord has changed of them."""
@@ -88,9 +94,11 @@ class XKeys:
 
     # The map
 
-    async def _carry_out(self, keysyms: Sequence[int], send: Callable[[list[Stroke]], None]) -> None:
+    async def _carry_out(
+        self, keysyms: Sequence[int], send: Callable[[list[Stroke]], None], *, command: bool = False
+    ) -> None:
         for _ in range(_MAX_CHANGES):
-            batch = await self._ready(keysyms)
+            batch = await self._ready(keysyms, command=command)
             if len(batch.strokes) < len(keysyms):
                 raise ActionError("the keyboard's map has too few free keys for this chord")
             if self._in_a_grab(functools.partial(send, batch.strokes)):
@@ -98,11 +106,26 @@ class XKeys:
             await self._learn()
         raise ActionError("the keyboard's map changes all the time")
 
-    async def _ready(self, keysyms: Sequence[int]) -> Batch:
+    async def _place_letters(self, keysyms: Sequence[int]) -> None:
+        """Give the Latin letters of a command keys of their own, if the layout has none."""
+        if not self._is_known():
+            await self._learn()
+        rows = self._keyboard.missing_letters(keysyms)
+        for keycode, row in rows.items():
+            self._display.change_keyboard_mapping(keycode, [row])
+        if rows:
+            await self._learn()
+
+    def _holds_a_command(self) -> bool:
+        """Return whether a modifier is down that makes a command of the next key."""
+        base, _, _ = self._state.held()
+        return bool(base & ~(self._keyboard.key_map.choosing | SHIFT | LOCK))
+
+    async def _ready(self, keysyms: Sequence[int], *, command: bool = False) -> Batch:
         """As many strokes as one map has, once programs know it."""
         for _ in range(_MAX_CHANGES):
             try:
-                batch = self._keyboard.next_batch(keysyms)
+                batch = self._keyboard.next_batch(keysyms, command=command)
             except ValueError as error:
                 raise ActionError(str(error)) from None
             if not batch.remap:
