@@ -51,8 +51,9 @@ def waiting_for(what: str, limit_s: float | None = None) -> Iterator[None]:
 
 def retrying(why: object, pause_s: float) -> None:
     """Tell the listeners that something is tried again after a pause."""
+    when = f" in {pause_s:.1f} s" if pause_s >= 0.05 else ""
     for listener in _listeners:
-        listener(f"{why}; trying again in {pause_s:.1f} s")
+        listener(f"{why}; trying again{when}")
 
 
 def due(waits: list[Wait], now: float) -> list[str]:
