@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from dart_train.config.run_config import load_config
+from dart_train.modules.demo_models import demo_model
 from tests.helpers.scripts import load_script
 
 pytestmark = [pytest.mark.train, pytest.mark.desktop]
@@ -34,7 +35,7 @@ async def test_both_play_the_same_tasks_and_one_page_names_them() -> None:
     assert set(config.train_tasks) > {"miniwob/login-user", "miniwob/enter-password"}
     tasks = ["rollout.tasks=[miniwob/login-user, miniwob/enter-password]"]
     config, console = load_config(ROOT / "configs" / "multiturn.yaml", tasks), Console(file=io.StringIO(), width=200)
-    models = {name: script.ASSETS / "tiny_copier" for name in (script.BEFORE, script.AFTER)}
+    models = {name: demo_model("tiny-copier") for name in (script.BEFORE, script.AFTER)}
     playing = asyncio.create_task(script.compete(config, models, 1, console, False))
     seen: set[str] = set()
     while not playing.done():

@@ -31,7 +31,13 @@ PROGRAMS = {
     "dart-train": (train_app, train_init.KINDS),
 }
 ALL = [(program, kind) for program, (_, kinds) in PROGRAMS.items() for kind in kinds]
-MACHINE = ("this run wants GPUs", "model.path: no model 'models/", "'osworld/*' stands for no task", "DART_DATA_URL")
+MACHINE = (
+    "this run wants GPUs",
+    "model.path: no model 'models/",
+    "'osworld/*' stands for no task",
+    "DART_DATA_URL",
+    "the store cannot be reached",
+)
 """What a configuration for another machine may lack here."""
 
 

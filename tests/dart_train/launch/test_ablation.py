@@ -88,7 +88,7 @@ def test_a_budget_is_so_many_rollouts_or_minutes(text):
 def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
     runs = planned_runs(CONFIG, [], variants_of(["pool=off,on"]), seeds=2, budget=BUDGET)
     assert [(run.variant, run.label) for run in runs] == [
-        (BASE, "base/s0"), ("pool=on", "pool-on/s0"), (BASE, "base/s1"), ("pool=on", "pool-on/s1"),
+        (BASE, "base/s0"), ("pool=off", "pool-off/s0"), (BASE, "base/s1"), ("pool=off", "pool-off/s1"),
     ]  # fmt: skip
     for run in runs:
         assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.constant_click
