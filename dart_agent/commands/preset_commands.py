@@ -12,16 +12,18 @@ from rich.table import Column, Table
 
 from dart_agent.presets import get_preset, presets
 from dart_agent.presets.preset_check import check_preset
+from dart_gym.commands.json_output import JsonOption, write_json
 
 app = typer.Typer(help="Models' published behaviour: prompt, history, coordinates, sampling.", no_args_is_help=True)
 console = Console()
 
 
 @app.command("list")
-def list_command() -> None:
+def list_command(json_file: JsonOption = None) -> None:
     """One row for every preset: whether its facts are verified, and its prompt was compared with the publisher's."""
     names = ("preset", "policy", "family", "verified", "compared")
     table = Table(*(Column(name, no_wrap=name != "family") for name in names))
+    write_json(json_file, [{"verified": one.verified, **asdict(one)} for one in presets().values()])
     for preset in presets().values():
         families, compared = ", ".join(preset.families) or "-", "yes" if preset.compared else "no"
         verified = "all" if preset.verified else "in part"

@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dart_gym.commands.json_output import write_json
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError, TaskError
 from dart_gym.core.project_pages import step
 from dart_gym.core.suggestions import suggest
@@ -227,19 +228,26 @@ def requested_parts(findings: Sequence[Finding], asked: Collection[str] = ()) ->
     return {DESKTOPS, *found} | ({OSWORLD} if own else set())
 
 
-def main(console: Console | None = None, task_set: Path | None = None, asked: Collection[str] = ()) -> int:
+def main(
+    console: Console | None = None,
+    task_set: Path | None = None,
+    asked: Collection[str] = (),
+    json_file: Path | None = None,
+) -> int:
     """Print the findings; returns 1 if something is missing of a requested part that it does not work without, else 0.
 
     Args:
         console: to print to.
         task_set: a directory of tasks, to say which of them wait for a package.
         asked: parts that are requested, whatever is installed.
+        json_file: also gets all findings, those of parts that nobody requested as well.
     """
     console = console or Console()
     if unknown := sorted(set(asked) - PARTS.keys()):
         raise ConfigurationError(f"there is no part {unknown[0]!r}; {suggest(unknown[0], PARTS)}")
     findings = examine()
     requested = requested_parts(findings, asked)
+    write_json(json_file, [asdict(finding) | {"requested": finding.part in requested} for finding in findings])
     table = Table(box=None, pad_edge=False)
     for title in ("", "what", "found", "needed for", "what to do"):
         table.add_column(title)

@@ -21,6 +21,7 @@ from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.gym_init import init
+from dart_gym.commands.json_output import JsonOption
 from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
@@ -238,6 +239,7 @@ def doctor(
         list[str] | None,
         typer.Option("--for", help="What must be there, once for each: desktops, train, osworld, vllm."),
     ] = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Look at the machine and say what is missing; exit status 1 where something that is requested is.
 
@@ -245,7 +247,7 @@ def doctor(
     """
     from dart_gym.commands.doctor import main as examine
 
-    raise typer.Exit(examine(task_set=task_set, asked=parts or ()))
+    raise typer.Exit(examine(task_set=task_set, asked=parts or (), json_file=json_file))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from dart_gym.certification.certificate import is_certified, read_badge
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog import registry
@@ -84,12 +85,14 @@ def check(
     cache: CacheOption = None,
     parts: Annotated[bool, typer.Option("--parts", help="Also list every step, getter and metric.")] = False,
     reasons: Annotated[bool, typer.Option("--reasons", help="Also print each skipped task's reasons.")] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """Parse all tasks and say which run here, and why the others do not."""
     if str(directory) in imported_suites():
         index = TaskIndex(str(directory))
         needs = "SELECT name || ': needs ' || needs FROM tasks WHERE needs != ''"
         said = index.rows(f"{needs} UNION SELECT name || ': ' || reason FROM problems")
+        write_json(json_file, {"runnable": index.ids("needs="), "skipped": [line for (line,) in said]})
         print(f"{len(index.ids('needs='))} tasks can run here, {len(said)} cannot")
         sys.stdout.writelines(f"{line}\n" for (line,) in said if reasons)
         return
@@ -97,6 +100,8 @@ def check(
     unnamed = unnamed_parts(checked)
     if unnamed:
         raise TaskError(f"neither supported nor named in a reason to skip: {', '.join(unnamed)}")
+    rows = [{"id": item.task.raw["id"], "domain": item.domain, "reasons": item.reasons} for item in checked]
+    write_json(json_file, rows)
     print_check(checked, Console(width=None if sys.stdout.isatty() else 160), parts=parts)
     if reasons:
         for item in checked:
