@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from dart_agent.models.families.family_table import family_in, model_config
 from dart_agent.models.image_patches import VisionSpec
@@ -74,8 +74,8 @@ def _trainable(config: RunConfig, directory: Path) -> Iterator[str]:
     try:
         text: dict[str, Any] = model_config(directory).get("text_config") or model_config(directory)
         names = layer_names(directory)
-    except (OSError, ValueError) as error:
-        yield f"model.path: {directory} cannot be read: {error}"
+    except (OSError, ValueError, SafetensorError) as error:
+        yield f"model.path: {directory} cannot be read: {error}: copy the model again"
         return
     if text.get("use_sliding_window") and text.get("sliding_window"):
         yield (

@@ -24,6 +24,15 @@ from dart_train.run.run_directory import RunDirectory, write_json
 
 ROOT = Path(__file__).parents[3]
 CONFIG = Path(__file__).parents[1] / "e2e.yaml"
+LOSS = """
+from dart_train.trainer import losses
+
+class Failing(losses.Loss):
+    aggregate = staticmethod(losses.token_mean)
+
+    def __call__(self, terms):
+        raise RuntimeError("made to fail")
+"""
 BUDGET = read_budget("96rollouts")
 
 
@@ -176,13 +185,15 @@ def versions_of(run):
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_where_it_was(tmp_path):
+    (tmp_path / "made_to_fail.py").write_text(LOSS)
     command = [
-        sys.executable, "-m", "dart_train", "ablate", str(CONFIG), "--switch", "model.path=/no/model", "--seeds", "1",
+        sys.executable, "-m", "dart_train", "ablate", str(CONFIG), "--switch", "trainer.loss_type=made_to_fail:Failing",
+        "--seeds", "1",
         "--switch", "trainer.learning_rate=0.0002", "--budget", "24rollouts", "--runs-dir", str(tmp_path),
         "--set", "demonstrations.per_task=8", "--set", "warmup.max_steps=8", "--name", "a",
     ]  # fmt: skip
-    first = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert first.returncode == 1 and "no model '/no/model'" in first.stdout, first.stdout + first.stderr
+    first = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
+    assert first.returncode == 1 and "made to fail" in first.stdout, first.stdout + first.stderr
     values = json.loads((tmp_path / "a" / "ablation.json").read_text())
     done, crashed, slower = values["runs"]
     for finished in (done, slower):
@@ -194,7 +205,7 @@ def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_wh
     for run in runs:
         paths = [row.path for row in versions_of(RunDirectory(run))]
         assert len(paths) >= 2 and all(path.startswith(f"{run}/checkpoints/") for path in paths)
-    assert crashed["success"] is None and "no model" in crashed["crashed"]
+    assert crashed["success"] is None and "made to fail" in crashed["crashed"]
     assert (tmp_path / "a" / "base" / "s0" / "best" / "config.json").exists()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert "base/s0: done before" in again.stdout

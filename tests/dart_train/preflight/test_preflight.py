@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -157,6 +158,10 @@ def test_a_model_that_is_not_whole(machine, model, tmp_path):
         (copy / file).unlink()
         found = problems(QUICK, f"model.path={copy}")
         assert any(word in problem for problem in found), (file, found)
+    copy = tmp_path / "cut-short"
+    shutil.copytree(model, copy)
+    os.truncate(copy / "model.safetensors", (copy / "model.safetensors").stat().st_size // 2)
+    assert any("cannot be read" in problem for problem in problems(QUICK, f"model.path={copy}"))
     copy = tmp_path / "shards"
     shutil.copytree(model, copy)
     index = {"weight_map": {"a.weight": "model-1.safetensors", "b.weight": "model-2.safetensors"}}
