@@ -28,7 +28,7 @@ FINISH_REASONS = ("stop", "length")
 def integer(value: Any, what: str, low: int, high: int) -> int:
     """Return an integer of [low, high] as an int. Raises `BadResponse`, also for a bool, a float or text."""
     try:
-        number = None if isinstance(value, bool) or type(value).__name__ == "bool_" else operator.index(value)
+        number = None if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") else operator.index(value)
     except TypeError:
         number = None
     if number is None:
@@ -40,7 +40,7 @@ def integer(value: Any, what: str, low: int, high: int) -> int:
 
 def number(value: Any, what: str, low: float, high: float) -> float:
     """Return a finite number of [low, high] as a float. Raises `BadResponse`, also for a bool or text."""
-    if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
+    if isinstance(value, (bool, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
         raise BadResponse(f"{what} is {_shown(value)}, which is no number")
     try:
         found = float(value)
