@@ -18,6 +18,7 @@ from dart_agent.imports.found_episodes import (
     FoundEpisode,
     Refused,
     RefusedError,
+    ended_episode,
     image_below,
     image_size,
     json_lines,
@@ -57,7 +58,6 @@ def _episode(line: dict[str, Any], where: str, folders: list[Path], code: Action
             steps.append(_step(entry, folders, code))
         except RefusedError as error:
             raise RefusedError(f"step {index}: {error}") from error
-    ends = [action["kind"] for step, _ in steps for action in step.actions if action["kind"] in ("done", "fail")]
     trajectory = Trajectory(
         task_id=f"agentnet/{name}",
         seed=0,
@@ -65,13 +65,11 @@ def _episode(line: dict[str, Any], where: str, folders: list[Path], code: Action
         source="human",
         policy="human",
         app="agentnet",
-        terminal=TerminalState(ends[-1]) if ends else TerminalState.DONE,
+        terminal=TerminalState.DONE,
         score=float(completed),
-        status="ok",
         evaluator=EVALUATOR,
-        num_actions=sum(len(step.actions) for step, _ in steps),
     )
-    return FoundEpisode(where, "", trajectory, tuple(steps))
+    return ended_episode(where, "", trajectory, steps)
 
 
 def _step(entry: Any, folders: list[Path], code: ActionFormat) -> tuple[Step, Path]:

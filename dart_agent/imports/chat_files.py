@@ -17,6 +17,7 @@ from dart_agent.imports.found_episodes import (
     FoundEpisode,
     Refused,
     RefusedError,
+    ended_episode,
     image_below,
     image_size,
     json_lines,
@@ -64,7 +65,6 @@ def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
             steps.append((with_actions(Step(text=text), typed, screen), shot))
         except RefusedError as error:
             raise RefusedError(f"step {index}: {error}") from error
-    ends = [action["kind"] for step, _ in steps for action in step.actions if action["kind"] in ("done", "fail")]
     trajectory = Trajectory(
         task_id=text_field(line, "task_id"),
         seed=seed,
@@ -72,13 +72,11 @@ def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
         source=text_field(line, "source", default="evaluation"),
         policy=text_field(line, "policy", default=""),
         app=text_field(line, "app", default=""),
-        terminal=TerminalState(ends[-1]) if ends else TerminalState.DONE,
+        terminal=TerminalState.DONE,
         score=float(score),
-        status="ok",
         evaluator=EVALUATOR,
-        num_actions=sum(len(step.actions) for step, _ in steps),
     )
-    return FoundEpisode(where, "", trajectory, tuple(steps))
+    return ended_episode(where, "", trajectory, steps)
 
 
 def _inline(url: str) -> bytes:

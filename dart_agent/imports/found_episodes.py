@@ -5,7 +5,7 @@ an image is opened before its episode counts, and an action that points off its 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import PIL.Image
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.formats import ActionFormat, Screen
 from dart_gym.core.actions import Action, action_to_dict
+from dart_gym.core.outcomes import TerminalState
 
 LONGEST_LINE = 32 << 20
 MOST_STEPS = 10_000
@@ -52,6 +53,21 @@ class FoundEpisode:
 
 
 Found = FoundEpisode | Refused
+
+
+def ended_episode(
+    where: str,
+    place: str,
+    trajectory: Trajectory,
+    steps: Sequence[tuple[Step, Path | bytes | None]],
+    after: Path | bytes | None = None,
+) -> FoundEpisode:
+    """Return a scored episode: the last "done" or "fail" of its actions ends it, else `trajectory.terminal` stays."""
+    kinds = [action["kind"] for step, _ in steps for action in step.actions]
+    ends = [TerminalState(kind) for kind in kinds if kind in (TerminalState.DONE, TerminalState.FAIL)]
+    terminal = ends[-1] if ends else trajectory.terminal
+    scored = replace(trajectory, terminal=terminal, status="ok", num_actions=len(kinds))
+    return FoundEpisode(where, place, scored, tuple(steps), after)
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RefusedError]]:

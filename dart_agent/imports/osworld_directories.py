@@ -24,6 +24,7 @@ from dart_agent.imports.found_episodes import (
     FoundEpisode,
     Refused,
     RefusedError,
+    ended_episode,
     image_below,
     image_size,
     json_lines,
@@ -76,7 +77,6 @@ def _example(path: Path, source: Path, examples: Path | None) -> FoundEpisode:
     for _, lines in decisions:
         steps.append((_step(lines, shot), shot))
         shot = [_screenshot(path, line) for line in lines][-1] or shot
-    ends = [action["kind"] for step, _ in steps for action in step.actions if action["kind"] in ("done", "fail")]
     trajectory = Trajectory(
         task_id=text_field(known, "task_id", default=f"osworld/{name}"),
         seed=seed,
@@ -84,14 +84,12 @@ def _example(path: Path, source: Path, examples: Path | None) -> FoundEpisode:
         source=text_field(known, "source", default="evaluation"),
         policy=text_field(known, "policy", default=full.parent.parent.name),
         app=text_field(known, "app", default=domain),
-        terminal=TerminalState(ends[-1]) if ends else TerminalState.STEP_LIMIT,
+        terminal=TerminalState.STEP_LIMIT,
         score=score,
-        status="ok",
         evaluator=EVALUATOR,
-        num_actions=sum(len(step.actions) for step, _ in steps),
     )
     below = str(place.relative_to(source)) if place.is_relative_to(source) else ""
-    return FoundEpisode(str(path), "" if below == "." else below, trajectory, tuple(steps), shot)
+    return ended_episode(str(path), "" if below == "." else below, trajectory, steps, shot)
 
 
 def _decisions(path: Path) -> list[tuple[Any, list[dict[str, Any]]]]:
