@@ -2,13 +2,10 @@
 
 import base64
 import binascii
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import PIL.Image
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.imports.found_episodes import (
@@ -58,7 +55,7 @@ def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
     steps = []
     for index, (image, written) in enumerate(zip(images, actions, strict=True)):
         shot = _inline(image) if image.startswith("data:") else image_below(root, image)
-        screen = PIL.Image.open(io.BytesIO(shot)).size if isinstance(shot, bytes) else image_size(shot)
+        screen = image_size(shot)
         typed = tuple(action_from_dict(action) for action in json.loads(written))
         text = text_field(messages[2 * index + 1]["content"][0], "text", default="")
         try:

@@ -4,6 +4,7 @@ Nothing in a data set of others is trusted. A line is read up to a length, a pat
 an image is opened before its episode counts, and an action that points off its screenshot is refused.
 """
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -110,13 +111,16 @@ def image_below(root: Path, name: str) -> Path:
     return path
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(image: Path | bytes) -> tuple[int, int]:
     """Return (width, height) of an image. Raises `RefusedError`: it is damaged, or neither PNG nor WebP."""
     try:
-        with PIL.Image.open(path, formats=("PNG", "WEBP")) as picture:
+        with PIL.Image.open(
+            io.BytesIO(image) if isinstance(image, bytes) else image, formats=("PNG", "WEBP")
+        ) as picture:
             return picture.size
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise RefusedError(f"the image {path.name} cannot be read ({error})") from error
+        name = "in the line" if isinstance(image, bytes) else image.name
+        raise RefusedError(f"the image {name} cannot be read ({error})") from error
 
 
 def read_actions(action_format: ActionFormat, text: Any, screen: Screen) -> tuple[Action, ...]:

@@ -19,6 +19,7 @@ from dart_agent.commands import agent_cli
 from dart_agent.episodes.episode_files import RecordError, episode_directory, find_episodes, read_episode, read_image
 from dart_agent.exports.chat_rows import export_chat, export_chat_inline
 from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.imports.found_episodes import RefusedError, image_size
 from dart_agent.imports.importers import ImportReport, import_episodes
 
 WIDTH, HEIGHT = 200, 100
@@ -282,3 +283,8 @@ def test_pixels_are_those_of_the_file(tmp_path):
     [path] = find_episodes(tmp_path / "out")
     image = read_image(path, read_episode(path).steps[0].screenshot)
     assert image is not None and np.array_equal(image.pixels, np.full((HEIGHT, WIDTH, 3), (1, 0, 0), np.uint8))
+
+
+def test_an_image_in_a_line_that_is_none_refuses_its_episode():
+    with pytest.raises(RefusedError, match="the image in the line cannot be read"):
+        image_size(b"no image")
