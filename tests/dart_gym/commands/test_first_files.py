@@ -78,6 +78,7 @@ def test_what_comes_next_is_a_command_with_its_options(program: str, kind: str, 
             assert {word for word in words if word.startswith("--")} <= options
 
 
+@pytest.mark.train  # the check before a run asks the trainer's own settings
 @pytest.mark.parametrize("kind", train_init.KINDS)
 def test_a_first_run_lacks_nothing_but_its_machine(kind: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
