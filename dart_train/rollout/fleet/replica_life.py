@@ -6,6 +6,8 @@ Invariants:
     - `Replica.verified` is set only after such a proof.
     - A replica that fails is looked at at once, taken out of service, and started or connected to again, each time
       after a longer pause, with the newest weights that a replica is known to have loaded: a circuit breaker.
+    - The pause begins anew only after a replica has stayed in service for as long as the longest pause and answered
+      requests; the request that admits it does not count.
     - A response whose versions are not those that its replica can have had is never handed on.
 """
 
@@ -135,7 +137,7 @@ class ReplicaLife:
             self._wrong(str(wrong), wrong)
             raise EngineMismatch(f"{replica.name}: {wrong}")
         replica.requests += 1
-        replica.errors = replica.failures = 0
+        replica.errors = 0
         return generation
 
     def _count_bad(self, error: BadResponse) -> None:
@@ -265,7 +267,7 @@ class ReplicaLife:
     async def _watch(self) -> None:
         """Return when the replica is out of service; raise `EngineError` when its process has ended."""
         replica = self.replica
-        silent, since = 0, time.monotonic()
+        silent, since, probed = 0, time.monotonic(), replica.requests
         while replica.usable:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.health_interval_s):
@@ -287,8 +289,8 @@ class ReplicaLife:
                     self._wrong(str(error), error)
             else:
                 silent = 0
-                if time.monotonic() - since > self._config.max_backoff_s:
-                    replica.failures = 0
+                if replica.requests > probed and time.monotonic() - since > self._config.max_backoff_s:
+                    replica.failures = 0  # not after the probe alone: it may die at the next request, each time
                 self._fleet.changed.wake()  # its limit may have grown
 
     def _wrong(self, reason: str, error: EngineError) -> None:

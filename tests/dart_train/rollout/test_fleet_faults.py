@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from faulty_engine import FaultyEngine, served
-from pool_builders import all_ready, echo_pool, make_weights, until
+from pool_builders import all_ready, echo_pool, make_weights, pid_of, until
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, Prompt, RequestRefused, Sampling
+from dart_gym.utils.backoff import backoff
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.fleet.replica_life import FIRST_RESTART_S
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
 pytestmark = pytest.mark.thorough
@@ -216,6 +221,24 @@ async def test_a_request_that_no_replica_can_serve_harms_none(weights_dir, socke
             with pytest.raises(EngineError, match="refused 3 times, at last by r.: negative token id"):
                 await pool.generate(Prompt((-1,)), Sampling())
         assert all_ready(pool)() and not pool.fleet.faults and all(replica.restarts == 0 for replica in pool.replicas)
+
+
+@pytest.mark.process
+async def test_a_replica_that_answers_its_probe_and_then_dies_is_started_less_and_less_often(weights_dir, sockets):
+    async with echo_pool(2, weights_dir, sockets, max_backoff_s=30.0, health_interval_s=0.05) as pool:
+        await until(all_ready(pool))
+        await pool.generate(PROMPT, Sampling())  # what a replica must answer from now on before it serves
+        bad, down_for = pool.replicas[1], []
+        for deaths in (1, 2, 3):
+            os.kill(pid_of(pool, 1), signal.SIGKILL)
+            await until(lambda: bad.state is DOWN)
+            since, restarts, probed = time.monotonic(), bad.restarts, bad.requests
+            assert bad.failures == deaths, "its probe is no sign that it serves"
+            await until(lambda restarts=restarts: bad.restarts > restarts)
+            down_for.append(time.monotonic() - since)
+            await until(lambda: bad.state is READY)
+            assert bad.requests == probed + 1
+        assert all(pause >= backoff(deaths, FIRST_RESTART_S) - 0.1 for deaths, pause in enumerate(down_for, 1))
 
 
 async def test_what_no_replica_would_do_otherwise_fails_at_once(weights_dir, sockets):
