@@ -83,6 +83,24 @@ def reset(json: JsonOption = None) -> None:
 
 
 @app.command()
+def settle(
+    json: JsonOption = None,
+    clicks: Annotated[int, typer.Option(min=1, help="In each program.")] = 200,
+    load: Annotated[int, typer.Option(min=0, help="How many busy processes run beside the desktop.")] = 0,
+    programs: Annotated[list[str], typer.Option("--program", help="files, editor, menu, browser or office.")] = [  # noqa: B006
+        "files"
+    ],
+) -> None:
+    """Right clicks in real programs: how many are reported as settled too early (about eight minutes a program)."""
+    from benchmarks.gym.settle_bench import PROGRAMS, measure
+
+    for name in programs:
+        if name not in PROGRAMS:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(PROGRAMS)}", param_hint="--program")
+    finish(asyncio.run(measure(programs, clicks, load, progress)), json)
+
+
+@app.command()
 def sites(
     json: JsonOption = None,
     desktops: Annotated[int, typer.Option(min=1, help="How many play at once.")] = 8,

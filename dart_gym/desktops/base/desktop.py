@@ -119,7 +119,8 @@ class SettlePolicy:
             a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
             does where a program cannot say.
         busy_ms: a rest in which new processes ran does not count, as a program starts; such a wait is capped by this
-            where it is longer than `max_ms`. 0: processes are not looked at, as where a desktop cannot tell of them.
+            where it is longer than `max_ms`. Neither does one in which the others worked, capped by `max_ms`. 0:
+            processes are not looked at, as where a desktop cannot tell of them.
     """
 
     quiet_ms: float = 60.0

@@ -41,7 +41,9 @@ from dart_gym.desktops.base.desktop import (
 )
 from dart_gym.desktops.base.framebuffer import Framebuffer
 from dart_gym.desktops.base.together import together
+from dart_gym.desktops.base.work import Work
 from dart_gym.desktops.confinement.resource_limits import MIB, DesktopLimits
+from dart_gym.desktops.confinement.running_processes import ProcessorDemand, any_thread_runs
 from dart_gym.desktops.sandbox.guest_client import GuestClient
 from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
@@ -72,7 +74,7 @@ class XvfbDesktop:
         self._connection: XConnection | None = None
         self._framebuffer: Framebuffer | None = None
         self._input: XInput | None = None
-        self._work: settling.Work | None = None
+        self._work: Work | None = None
         self._sites: SiteServer | None = None
         self._ports: dict[int, Path] = {}
         self._real_ports: dict[int, int] = {}
@@ -117,7 +119,9 @@ class XvfbDesktop:
         if not sandbox.isolated:
             connection.let_in(sandbox.uid)
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
-        self._work = settling.Work(sandbox.running_processes, set(sandbox.running_processes()))
+        self._work = Work(
+            sandbox.running_processes, ProcessorDemand(), any_thread_runs, set(sandbox.running_processes())
+        )
         self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(int.from_bytes(BACKGROUND, "big"))
         await self._until(connection.has_window_manager)

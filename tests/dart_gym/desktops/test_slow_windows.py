@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
+from dart_gym.core.actions import Click
 from dart_gym.desktops.base.desktop import SettlePolicy
+from dart_gym.tasks.screen.windows import wait_for_window
 
 pytestmark = pytest.mark.desktop
 POLICY = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0, busy_ms=20_000.0)
@@ -23,6 +25,29 @@ while time.process_time() < 1.5:
 area = Gtk.EventBox()
 area.override_background_color(0, Gdk.RGBA(1, 0, 0, 1))
 window.add(area)
+window.show_all()
+Gtk.main()
+"""
+# Its main loop goes on and answers pings, while a thread works: a click makes it red after 0.4 s of that, a right click
+# lets the thread work for ever.
+WORKER = """
+import threading, time, gi
+gi.require_version("Gtk", "3.0")
+from gi.repository import Gdk, GLib, Gtk
+def paint():
+    area.override_background_color(0, Gdk.RGBA(1, 0, 0, 1))
+def work(endless):
+    until = time.thread_time() + 0.4
+    while endless or time.thread_time() < until:
+        pass
+    GLib.idle_add(paint)
+def clicked(_, event):
+    threading.Thread(target=work, args=[event.button == 3], daemon=True).start()
+window = Gtk.Window(title="worker")
+area = Gtk.EventBox()
+area.connect("button-press-event", clicked)
+window.add(area)
+window.maximize()
 window.show_all()
 Gtk.main()
 """
@@ -49,3 +74,29 @@ async def test_a_program_that_never_rests_holds_no_wait_beyond_its_cap_and_few_i
     results = [await desktop.settle(policy) for _ in range(6)]
     assert not results[0].stable and results[0].waited_s >= 0.6
     assert results[-1].stable and results[-1].waited_s < 0.6
+
+
+async def test_what_a_program_works_out_after_a_click_is_waited_for(start_desktop):
+    desktop = await start_worker(start_desktop)
+    await desktop.perform(Click(300, 240))
+    settled = await desktop.settle(dataclasses.replace(POLICY, max_ms=20_000.0))
+    assert settled.stable and red(await desktop.screenshot()) > 100_000
+    assert (await desktop.settle(POLICY)).waited_s < settled.waited_s, "it is at rest"
+
+
+async def test_a_program_that_works_for_ever_after_a_click_holds_three_waits_to_the_cap(start_desktop):
+    desktop = await start_worker(start_desktop)
+    await desktop.perform(Click(300, 240, button="right"))
+    policy = dataclasses.replace(POLICY, max_ms=400.0, busy_ms=400.0)
+    results = [await desktop.settle(policy) for _ in range(5)]
+    assert [settled.stable for settled in results] == [False, False, False, True, True]
+
+
+async def start_worker(start_desktop):
+    """A desktop on which the program above has rested."""
+    desktop = await start_desktop(width=640, height=480)
+    await desktop.write_file("worker.py", WORKER.encode())
+    await desktop.launch(["python3", "worker.py"])
+    await wait_for_window(desktop, "worker", timeout=30.0)
+    assert (await desktop.settle(dataclasses.replace(POLICY, quiet_ms=200.0, reply_quiet_ms=200.0))).stable
+    return desktop
