@@ -16,7 +16,8 @@ APT_PACKAGES=(
   xvfb openbox bubblewrap libseccomp2 dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
   zenity mousepad
 )
-TEST_PACKAGES=(mariadb-server-core mariadb-client-core strace)   # the server's programs alone: tests start one of their own
+# Of the database the programs alone: tests start a server of their own. Qt is what windows of tests are made with.
+TEST_PACKAGES=(mariadb-server-core mariadb-client-core strace python3-pyqt5)
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 

@@ -28,6 +28,12 @@ InputEvent: TypeAlias = list[Any]
 """
 
 DRAG_STEP_PX = 12
+_ASKED_AGAIN = 2
+"""How often the pointer reports the end of its path again.
+
+Chromium tells a page first that something enters and asks only at the next motion whether it may be dropped there. The
+answer counts from the motion after that. Under load the motions before are merged into one.
+"""
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
 
@@ -51,7 +57,7 @@ def input_events(
             raise ActionError(f"the point {point} is off the screen, which is {width} x {height} pixels")
     match action:
         case Move() if dragged_from is not None:
-            return [*_path([dragged_from, (action.x, action.y)]), ["rest"]]
+            return _path([dragged_from, (action.x, action.y)])
         case Move():
             return _moved(action.x, action.y)
         case Click():
@@ -98,7 +104,7 @@ def _click(action: Click) -> list[InputEvent]:
 def _drag(action: Drag) -> list[InputEvent]:
     button = _BUTTONS[action.button]
     begin: list[InputEvent] = [["move", *action.path[0]], ["button", button, True]]
-    return [*begin, *_path(action.path), ["rest"], ["button", button, False]]
+    return [*begin, *_path(action.path), ["button", button, False]]
 
 
 def _path(points: Sequence[tuple[int, int]]) -> list[InputEvent]:
@@ -107,7 +113,7 @@ def _path(points: Sequence[tuple[int, int]]) -> list[InputEvent]:
         events += [["pace"], ["move", *point]]
         if number == 0:
             events.append(["rest"])
-    return events
+    return events + [["rest"], ["move", *points[-1]]] * _ASKED_AGAIN + [["rest"]]
 
 
 def points_between(path: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

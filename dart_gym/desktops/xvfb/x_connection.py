@@ -156,6 +156,11 @@ class XConnection:
                     display=self.display.display, window=X.NONE, selection=self._atom(name), time=0
                 )
 
+    def carries_something(self) -> bool:
+        """Return whether a program offers what is being dragged to others (XDND); some forget to end the offer."""
+        with translated_errors():
+            return bool(self.display.get_selection_owner(self._atom("XdndSelection")))
+
     def has_window_manager(self) -> bool:
         """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
         with translated_errors():

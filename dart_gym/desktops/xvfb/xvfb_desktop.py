@@ -58,6 +58,7 @@ SITES_PORT = 80
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
 _DRAWN = SettlePolicy(busy_ms=10_000)  # panels take their room before they are seen
 _DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
+_DROP_SETTLE = SettlePolicy(quiet_ms=150, max_ms=1000)  # source and target talk by messages, which no screen shows
 _PROBE_PERIOD_S = 0.004
 
 
@@ -122,7 +123,7 @@ class XvfbDesktop:
         self._work = Work(
             sandbox.running_processes, ProcessorDemand(), any_thread_runs, set(sandbox.running_processes())
         )
-        self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
+        self._input = XInput(connection, self._framebuffer.height, self._rest)
         connection.paint_root(int.from_bytes(BACKGROUND, "big"))
         await self._until(connection.has_window_manager)
         await connection.window_manager_answers(_PROBE_PERIOD_S)
@@ -304,6 +305,11 @@ class XvfbDesktop:
         with self._explained():
             connection, framebuffer, _ = self._parts()
             return await settling.settle(framebuffer, policy, connection.wait_for_focused_program, self._work)
+
+    async def _rest(self) -> None:
+        """Let the programs of a drag keep up; longer where something is carried than where a button is only down."""
+        connection, _, _ = self._parts()
+        await self.settle(_DROP_SETTLE if connection.carries_something() else _DRAG_SETTLE)
 
     async def execute(
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None

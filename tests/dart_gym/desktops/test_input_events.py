@@ -41,7 +41,13 @@ def test_a_drag_moves_in_small_steps_and_lets_go():
     assert [event for event in events if event[0] == "button"] == [["button", 1, True], ["button", 1, False]]
     assert [event[0] for event in events[:6]] == ["move", "button", "pace", "move", "rest", "pace"]
     assert [event[0] for event in events[-3:]] == ["move", "rest", "button"]
-    assert [event[1] for event in events if event[0] == "move"] == [0, 11, 22, 33, 44, 55, 66, 77, 88, 100]
+    assert [event[1] for event in events if event[0] == "move"] == [0, 11, 22, 33, 44, 55, 66, 77, 88, *[100] * 3]
+
+
+def test_the_end_of_a_drag_is_reported_again_after_each_rest():
+    """A page in Chromium takes a drop only after three motions over its place, each of which it has answered."""
+    end = input_events(Drag(((0, 0), (5, 5))), 640, 480)[3:]
+    assert end == [["move", 5, 5], ["rest"], *[["rest"], ["move", 5, 5]] * 2, ["rest"], ["button", 1, False]]
 
 
 def test_a_move_with_a_button_down_goes_the_way_of_a_drag():

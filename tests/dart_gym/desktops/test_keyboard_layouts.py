@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ LAYOUTS = ("us", "de", "fr", "ru", "dvorak", "jp", "xmodmap")
 XMODMAP = ["-e", "keycode 38 = q Q", "-e", "keycode 24 = a A", "-e", "keycode 10 = exclam 1 bar at"]
 ALPHABET = "".join(map(chr, range(33, 127))) + " äöüßéèçàñ€@µ²³ÄÉфывцяёЖЩ中文日本語かなカナ🎉’“”—…łşğΩπ"
 SMALL, SIZE = 3, 500
+WINDOWS = Path(__file__).parents[2] / "helpers/windows"
 PAGE = "data:text/html,<textarea autofocus id=t spellcheck=false style='width:300px;height:200px'></textarea>"
 
 
@@ -98,6 +100,7 @@ class Editor:
     async def open(self, start_desktop, until):
         self.desktop = await start_desktop(width=800, height=600)
         self.until = until
+        await self.prepare()
         await self.desktop.write_file("text.txt", b"start")
         await self.desktop.launch([*self.command, "text.txt"])
 
@@ -107,6 +110,9 @@ class Editor:
         await until(opened, timeout=30)
         await self.desktop.settle(SettlePolicy(quiet_ms=300, max_ms=5000))
         return self.desktop
+
+    async def prepare(self):
+        """Put what the command needs on the desktop."""
 
     async def clear(self):
         for action in (Press(("ctrl", "a")), Press(("delete",))):
@@ -125,7 +131,19 @@ class Editor:
         return (await self.desktop.read_file("text.txt")).decode(errors="replace")
 
 
-PROGRAMS = {"chromium": Chromium, "terminal": Terminal, "gtk": lambda: Editor("mousepad")}
+class QtEditor(Editor):
+    """The tests' own editor: no editor of Debian uses the same Qt in all its versions."""
+
+    program = "qt_editor.py"
+
+    def __init__(self) -> None:
+        super().__init__("/usr/bin/python3", self.program)
+
+    async def prepare(self):
+        await self.desktop.write_file(self.program, (WINDOWS / self.program).read_bytes())
+
+
+PROGRAMS = {"chromium": Chromium, "terminal": Terminal, "gtk": lambda: Editor("mousepad"), "qt": QtEditor}
 
 
 async def mistakes(program, desktop, layouts, count: int) -> list[tuple[str, str, str]]:
