@@ -68,7 +68,7 @@ class GroupScore:
     Attributes:
         tasks: those with at least one episode that counts.
         pass_1: mean over tasks of the success rate; NaN without tasks.
-        pass_1_interval: bootstrap, 95 %.
+        pass_1_interval: 95 %: bootstrap over tasks, and never narrower than Wilson's of as many episodes.
         pass_k: mean over tasks of the probability that at least one of k attempts succeeds; NaN where no task has k.
         pass_k_interval: bootstrap over tasks, 95 %; None with fewer than two of them.
         pass_k_tasks: tasks with k episodes that count; the others cannot be in `pass_k`.
@@ -121,6 +121,21 @@ def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, s
     return float(low), float(high)
 
 
+def _mean_interval(rates: Sequence[float], episodes: int) -> tuple[float, float]:
+    """The 95 % interval of the mean of tasks' success rates.
+
+    Few tasks, or tasks with equal rates, have a bootstrap interval without width: 4 of 4 episodes would prove 100 %.
+    Wilson's interval of as many independent episodes is the least that can be unknown.
+    """
+    if not rates:
+        return 0.0, 1.0
+    low, high = wilson_interval(round(mean(rates) * episodes), episodes)
+    if len(rates) == 1:
+        return low, high
+    bootstrap_low, bootstrap_high = bootstrap_interval(rates)
+    return min(low, bootstrap_low), max(high, bootstrap_high)
+
+
 def score_task(task_id: str, episodes: Sequence[Trajectory]) -> TaskScore:
     """Count the episodes of one task (or of several, under a common name)."""
     scored = [episode for episode in episodes if not episode.lost_by]
@@ -165,21 +180,16 @@ def score_group(name: str, scores: Sequence[TaskScore], k: int) -> GroupScore:
     """Sum up the tasks of a group.
 
     The tasks are what is drawn again: episodes of one task are alike, so that drawing episodes would make intervals
-    too narrow. A single task has nothing but its episodes.
+    too narrow.
     """
     counted = [score for score in scores if score.episodes]
     rates = [score.rate for score in counted]
-    if len(counted) == 1:
-        only = counted[0]
-        interval = bootstrap_interval([1.0] * only.successes + [0.0] * (only.episodes - only.successes))
-    else:
-        interval = bootstrap_interval(rates)
     passes = [pass_at_k(score.episodes, score.successes, k) for score in counted if score.episodes >= k]
     return GroupScore(
         name=name,
         tasks=len(counted),
         pass_1=mean(rates),
-        pass_1_interval=interval,
+        pass_1_interval=_mean_interval(rates, sum(score.episodes for score in counted)),
         k=k,
         pass_k=mean(passes),
         pass_k_interval=bootstrap_interval(passes) if len(passes) > 1 else None,

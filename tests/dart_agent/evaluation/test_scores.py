@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.scores import bootstrap_interval, pass_at_k, score_groups, score_task
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.utils.rates import wilson_interval
 
 
 def outcome(
@@ -73,12 +74,20 @@ def test_scores_by_application():
     assert scores[1].lost_by == {"environment": 1} and scores[1].terminals == {"done": 3, "env_error": 1}
     one, two, whole = score_groups(scores, {"s/a": "office", "s/b": "office", "s/c": "web"}, k=4)
     assert (one.name, one.tasks, one.pass_1, one.pass_k, one.pass_k_tasks) == ("office", 2, 0.25, 1.0, 1)
-    assert one.pass_1_interval == (0.0, 0.5), "two tasks of 0.5 and 0: their means are 0, 0.25, 0.5"
+    low, high = one.pass_1_interval
+    assert low == 0.0, "two tasks of 0.5 and 0: their means are 0, 0.25, 0.5"
+    assert high == pytest.approx(wilson_interval(2, 7)[1]) and high > 0.5, "seven episodes do not exclude more"
     assert one.pass_k_interval is None, "one task with four episodes says nothing about others"
-    assert (two.name, two.pass_1, two.pass_1_interval) == ("web", 1.0, (1.0, 1.0))
+    assert (two.name, two.pass_1, two.pass_1_interval) == ("web", 1.0, wilson_interval(1, 1))
     assert math.isnan(two.pass_k)
     assert (whole.name, whole.tasks) == ("all", 3) and whole.pass_1 == pytest.approx(0.5)
     assert whole.total.lost_by == {"environment": 1} and whole.total.episodes == 8
+
+
+def test_equal_rates_prove_no_certainty():
+    solved = [score_task(name, [outcome(name, n, 1.0, "done", "") for n in range(4)]) for name in ("s/a", "s/b", "s/c")]
+    [group, _] = score_groups(solved, dict.fromkeys(("s/a", "s/b", "s/c"), "x"), k=1)
+    assert group.pass_1_interval == wilson_interval(12, 12)
 
 
 def test_an_application_without_episodes_that_count():
