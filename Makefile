@@ -77,6 +77,7 @@ format: setup-test  ## format the code, and write what is generated from it
 generated:
 	@PYTHONPATH=. $(BIN)/python scripts/configuration_reference.py
 	@PYTHONPATH=. $(BIN)/python scripts/draw_rooms.py
+	@PYTHONPATH=. $(BIN)/python scripts/draw_concepts.py
 	@PYTHONPATH=. $(BIN)/python scripts/schema_sql.py
 
 test: lint  ## the linters, and everything but the tests below

@@ -19,10 +19,13 @@ import dart_gym.commands.gym_cli
 import dart_train.commands.train_cli
 from dart_gym.sessions.session import Session
 from dart_train.config.run_config import RunConfig
-from scripts import notebooks
+from scripts import draw_concepts, notebooks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 COMMANDS = {
     "dart-gym": typer.main.get_command(dart_gym.commands.gym_cli.app),
     "dart-agent": typer.main.get_command(dart_agent.commands.agent_cli.app),
@@ -39,6 +42,10 @@ SETTING = re.compile(rf"`((?:{SECTIONS})(?:\.\w+)+)`")
 FILE = re.compile(r"`((?:dart_gym|dart_agent|dart_train|configs|examples|scripts|sql|docker)/[\w./-]+)`")
 
 
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 class Block(NamedTuple):
     """A fenced block of a page, and the line that it begins in."""
 
@@ -49,7 +56,7 @@ class Block(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{_name(self.page)}:{self.line}"
 
 
 def _blocks(*languages: str) -> Iterator[Block]:
@@ -113,7 +120,7 @@ def _check_command(group: Any, name: str, arguments: list[str]) -> None:
         assert not word.startswith("-") or word in options, f"{group.name} {name} has no {word}"
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+@pytest.mark.parametrize("page", [pytest.param(page, id=_name(page)) for page in PAGES])
 def test_links_files_and_settings_exist(page: Path):
     text = page.read_text()
     for target, anchor in LINK.findall(text):
@@ -124,6 +131,19 @@ def test_links_files_and_settings_exist(page: Path):
         assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
     for name in SETTING.findall(text):
         _check_setting(name)
+
+
+@pytest.mark.parametrize("name", draw_concepts.DIAGRAMS)
+def test_diagrams_are_those_of_their_source(name: str):
+    kept = (draw_concepts.IMAGES / f"concept-{name}.svg").read_text(encoding="utf-8")
+    assert kept == draw_concepts.draw(name), "run: python scripts/draw_concepts.py"
+    assert f"images/concept-{name}.svg" in (ROOT / "docs/concepts" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES if "tutorials" in page.parts])
+def test_tutorials_say_what_to_see_and_show_it(page: Path):
+    text = page.read_text(encoding="utf-8")
+    assert "should see" in text and "![" in text
 
 
 def _anchors(page: Path) -> set[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.desktops.fake_desktop import FakeDesktop
 
 pytestmark = pytest.mark.openenv
+PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
 
 
 def openenv_client(url: str, **options: Any):
@@ -35,6 +38,13 @@ def screen(observation: dict) -> np.ndarray:
 
 def center(desktop: FakeDesktop, label: str) -> tuple[int, int]:
     return next(button.center for button in desktop._buttons if button.label == label)
+
+
+def test_the_pages_example_prints_what_it_says(capsys):
+    (code,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [line.strip() for line in re.findall(r"print\(.*\)\s+# (.+)", code)]
 
 
 async def test_openenvs_client_plays_an_episode(tcp_server, desktops):
