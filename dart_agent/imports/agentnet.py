@@ -3,9 +3,14 @@
     {"task_id", "instruction", "task_completed", "traj": [{"index", "image", "value": {"thought", "action", "code"}}]}
 
 Coordinates in the code are fractions of the screenshot. A completed task has the score 1, another one 0; a line that
-does not say so is refused. Images are looked for beside the file and in the directories beside it.
+does not say so is refused. Images are looked for beside the file and in the directories beside it, two levels deep, as
+the archives of the data set unpack.
+
+The published files hold some tasks several times, done by other people on other screens. The seed of an episode is a
+checksum of its first image's name, so that each of them is an episode of its own, and the same one wherever it stands.
 """
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +39,7 @@ EVALUATOR = "agentnet/task_completed"
 def find_agentnet(path: Path) -> Iterator[Found]:
     """Yield the episodes of a JSONL file. Raises `ConfigurationError`: the package with OpenCUA's format is missing."""
     code = get_format("opencua:relative")
-    folders = [path.parent, *sorted(one for one in path.parent.iterdir() if one.is_dir())]
+    folders = [path.parent, *_directories(path.parent, 2)]
     for number, line in json_lines(path):
         where = f"line {number} of {path.name}"
         try:
@@ -43,6 +48,12 @@ def find_agentnet(path: Path) -> Iterator[Found]:
             yield _episode(line, where, folders, code)
         except RefusedError as error:
             yield Refused(where, str(error))
+
+
+def _directories(place: Path, levels: int) -> list[Path]:
+    """Return the directories below a place, those of the first level before what they hold."""
+    found = sorted(one for one in place.iterdir() if one.is_dir())
+    return found if levels == 1 else found + [below for one in found for below in _directories(one, levels - 1)]
 
 
 def _episode(line: dict[str, Any], where: str, folders: list[Path], code: ActionFormat) -> FoundEpisode:
@@ -60,7 +71,7 @@ def _episode(line: dict[str, Any], where: str, folders: list[Path], code: Action
             raise RefusedError(f"step {index}: {error}") from error
     trajectory = Trajectory(
         task_id=f"agentnet/{name}",
-        seed=0,
+        seed=zlib.crc32(steps[0][1].name.encode("utf-8", "surrogateescape")),
         instruction=instruction,
         source="human",
         policy="human",

@@ -87,7 +87,12 @@ def find(source: Path, examples: Path | None) -> Iterator[Found]:
         raise RecordError(f"{source} holds no {LINES} of OSWorld and no other JSONL file")
     for path in files:
         first = next((line for _, line in json_lines(path) if isinstance(line, dict)), {})
-        yield from find_chats(path) if "messages" in first else find_agentnet(path)
+        if "messages" in first:
+            yield from find_chats(path)
+        elif "traj" in first or source.is_file():
+            yield from find_agentnet(path)
+        else:  # such as the table of tasks that comes with a data set
+            yield Refused(str(path.relative_to(source)), "it holds no trajectories: neither traj nor messages")
 
 
 def _refuse(report: ImportReport, refused: Refused) -> None:

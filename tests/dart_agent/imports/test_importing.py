@@ -109,11 +109,82 @@ def test_computer_13(tmp_path):
 def test_agentnet(tmp_path):
     path = agentnet(tmp_path / "data", agentnet_line(), agentnet_line("failed", task_completed=False))
     assert counts(import_episodes(path, tmp_path / "out")) == (2, 0, 0)
-    record = read_episode(episode_directory(tmp_path / "out", "agentnet/20240927_a", 0))
+    records = {record.task_id: record for record in map(read_episode, find_episodes(tmp_path / "out"))}
+    record = records["agentnet/20240927_a"]
     assert (record.source, record.score, record.instruction) == ("human", 1.0, "Sort the table")
     assert (record.steps[0].actions[0]["x"], record.steps[0].actions[0]["y"]) == (100, 25), "fractions are pixels"
     assert record.steps[0].text.startswith("## Thought:\nThe button.\n\n## Action:\nClick it.\n\n## Code:\n```python")
-    assert read_episode(episode_directory(tmp_path / "out", "agentnet/failed", 0)).score == 0.0
+    assert records["agentnet/failed"].score == 0.0
+
+
+AGENTNET_CODES = {
+    "pyautogui.click(x=0.1632, y=0.2711)": ["click"],
+    "pyautogui.rightClick(x=0.304, y=0.684)": ["click"],
+    "pyautogui.middleClick(x=0.4661, y=0.575)": ["click"],
+    "pyautogui.doubleClick(x=0.153, y=0.283)": ["click"],
+    "computer.tripleClick(x=0.226, y=0.311)": ["click"],
+    "pyautogui.click(x=1.0, y=0.0)": ["click"],
+    "pyautogui.moveTo(x=0.394, y=0.604)": ["move"],
+    "pyautogui.moveTo(x=0.267, y=0.5831)\npyautogui.dragTo(x=0.1196, y=0.5838, button='left')": ["drag"],
+    "pyautogui.dragTo(x=0.085, y=0.361, button='left')": ["mouse_down", "move", "mouse_up"],
+    "pyautogui.scroll(-4)": ["scroll"],
+    "pyautogui.hscroll(13)": ["scroll"],
+    "pyautogui.write(message='example.org')\npyautogui.press('enter')": ["type", "press"],
+    "pyautogui.press('pagedown')": ["press"],
+    "pyautogui.hotkey(['Ctrl', 'O'])": ["press"],
+    "pyautogui.hotkey(['cmd', 'c'])": ["press"],
+    "computer.wait()": ["wait"],
+    "computer.terminate(status='success')": ["done"],
+}
+"""Every form of code that readers of the published files describe, by the kinds of its actions."""
+
+
+def test_agentnet_as_it_is_published(tmp_path):
+    """All fields of a published line and every form of code; a task done twice; archives unpacked beside the file."""
+    folder = tmp_path / "AgentNet"
+    images = folder / "ubuntu_images" / "ubuntu_images_raw"
+    images.mkdir(parents=True)
+    lines = []
+    for attempt in range(2):
+        traj = []
+        for index, code in enumerate(AGENTNET_CODES):
+            image = f"ea83c4aa-a4b1-48af-b439-{attempt:06}{index:06}.png"
+            (images / image).write_bytes(png(index + 1))
+            value = {
+                "observation": "I'm looking at a spreadsheet...",
+                "thought": "Since this is the first action...",
+                "action": "Click on cell C2.",
+                "code": code,
+                "last_step_correct": True,
+                "last_step_redundant": False,
+                "reflection": "The action has selected cell C2.",
+            }
+            traj.append({"index": index, "image": image, "value": value})
+        lines.append(
+            {
+                "task_id": "20240927235321_5855063d-3f37-47a4-ab45-5247adfdb6f7",
+                "instruction": "sort the table in ascending order",
+                "task_completed": attempt == 0,
+                "alignment_score": 7,
+                "efficiency_score": 6,
+                "task_difficulty": 3,
+                "reason": "The table is sorted.",
+                "natural_language_task": "Could you help me sort this table?",
+                "actual_task": "Sort a table.",
+                "domain": "office",
+                "traj": traj,
+            }
+        )
+    (folder / "agentnet_ubuntu_5k.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "meta_data_merged.jsonl").write_text('{"task_id": "20240927235321_5855063d", "system": "ubuntu"}\n')
+    report = import_episodes(folder, tmp_path / "out")
+    assert counts(report) == (2, 0, 1) and "meta_data_merged.jsonl: it holds no trajectories" in report.problems[0]
+    records = [read_episode(path) for path in find_episodes(tmp_path / "out")]
+    assert {record.score for record in records} == {0.0, 1.0}
+    for record in records:
+        found = [[action["kind"] for action in step.actions] for step in record.steps]
+        assert found == list(AGENTNET_CODES.values()) and record.terminal == "done"
+    assert counts(import_episodes(folder, tmp_path / "out")) == (0, 2, 1), "both are known again"
 
 
 @pytest.mark.parametrize("export", [export_osworld, export_chat, export_chat_inline])
