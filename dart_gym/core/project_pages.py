@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PAGE = re.compile(r"\bdocs/(\w+)\.md")
+_PAGE = re.compile(r"\bdocs/([\w/]+)\.md")
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from dart_gym.core.project_pages import integration, page, step, with_addresses
 ROOT = Path(__file__).parents[2]
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
 OF_A_CHECKOUT = re.compile(
-    r"\bmake (?:setup|apps|quickstart|multiturn|demo|docs|test[\w-]*)\b|\bscripts/\w|\bdocs/\w+\.md|\bconfigs/"
+    r"\bmake (?:setup|apps|quickstart|multiturn|demo|docs|test[\w-]*)\b|\bscripts/\w|\bdocs/[\w/]+\.md|\bconfigs/"
     r"|\btests/\w|\bexamples/\w|\./integrations/"
 )
 ADDRESSED = {"Field", "setting", "step"}  # descriptions are shown by `with_addresses`; `step` is the choice itself

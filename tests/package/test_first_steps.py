@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.package
-CHECKOUT = re.compile(r"\bmake (?:setup|apps|quickstart)\b|(?<![\w/])docs/\w+\.md|\bscripts/\w|(?<![\w/])configs/")
+CHECKOUT = re.compile(r"\bmake (?:setup|apps|quickstart)\b|(?<![\w/])docs/[\w/]+\.md|\bscripts/\w|(?<![\w/])configs/")
 
 
 def program(name: str, *arguments: str, cwd: Path, status: int = 0) -> str:
