@@ -9,7 +9,7 @@ _LATER = {"TextActions": "dart_agent.text_actions"}  # imported when first used:
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is first used."""
+    """Return what is imported when it is first used."""
     if name not in _LATER:
         raise AttributeError(f"module 'dart_agent' has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)

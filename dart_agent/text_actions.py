@@ -58,7 +58,11 @@ class TextActions(gymnasium.ActionWrapper[dict[str, Any], str, Any], RecordConst
         return Wait(0.0) if parsed.errors else parsed.actions[0]
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Carry out a text; `info["thought"]` is its thought. Raises `EpisodeStateError`: no episode is running."""
+        """Perform the actions of a text; `info["thought"]` is its thought.
+
+        Raises:
+            EpisodeStateError: if no episode is running.
+        """
         parsed = self.parse(action)
         planned = (Wait(0.0),) if parsed.errors else parsed.actions
         total = 0.0

@@ -81,7 +81,7 @@ def page_items(
 
 
 def demonstrate(runs_dir: Path) -> RunDirectory:
-    """Have the oracles play the tasks of `configs/pointer_pages.yaml`, so many times as the quick start has them."""
+    """Have the oracles play the tasks of `configs/pointer_pages.yaml`, as often as the quick start has them."""
     tasks = load_config(ROOT / "configs" / "pointer_pages.yaml").train_tasks
     settings = [
         "name=pointer-pages-shown",
@@ -93,7 +93,7 @@ def demonstrate(runs_dir: Path) -> RunDirectory:
 
 
 def learn(model: PointerModel, items: list[GroundingItem], seconds: float, learning_rate: float) -> None:
-    """Train everything for so many seconds of processor time."""
+    """Train everything for `seconds` of processor time."""
     end = time.process_time() + seconds
     train_pointer(
         model, items, steps=10**6, batch_size=BATCH, learning_rate=learning_rate, whole=True,

@@ -66,7 +66,7 @@ class Tower:
 
 
 def labels(screen: Screen, side: int) -> tuple[Tensor, Tensor]:
-    """What is on tokens of so many pixels: (tokens,) 1.0 for a card, (tokens, 2) places of its middle or their own."""
+    """Return what is on each token: (tokens,) 1.0 for a card, (tokens, 2) places of its middle or their own."""
     height, width = screen.image.shape[:2]
     rows, columns = height // side, width // side
     here, centers = torch.zeros(rows, columns), torch.zeros((rows, columns, 2), dtype=torch.long)

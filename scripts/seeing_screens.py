@@ -38,7 +38,7 @@ def middle(box: Box) -> tuple[int, int]:
 
 
 def drawn(rng: random.Random, cards: int) -> Screen:
-    """A screen with so many cards, or as many as it has panels."""
+    """Return a screen with `cards` cards, or one for each panel if there are fewer panels."""
     width, height = rng.choice(SIZES)
     ground = _shade(rng, WHITE, rng.choice((0, 0, 12, 25)))
     image = Image.new("RGB", (width, height), ground)

@@ -31,7 +31,11 @@ Items = Annotated[Path, typer.Argument(metavar="SET", help="A file or directory 
 
 
 def _usable(path: Path) -> list[GroundingItem]:
-    """The items of a set; what cannot be used is printed. Raises `ConfigurationError`: none can."""
+    """Return the items of a set that can be used, and print the others.
+
+    Raises:
+        ConfigurationError: if no item can be used.
+    """
     items, problems = read_screenspot(path)
     for problem in problems:
         console.print(f"left out: {printable(problem)}", style="red", markup=False, highlight=False)

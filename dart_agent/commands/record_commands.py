@@ -86,7 +86,11 @@ def view(
 
 
 def write_page(page: Path, content: str) -> None:
-    """Write a page and say where it is. Raises `RecordError`: it cannot be written."""
+    """Write a page and print its path.
+
+    Raises:
+        RecordError: if it cannot be written.
+    """
     try:
         page.write_text(content, encoding="utf-8")
     except OSError as error:

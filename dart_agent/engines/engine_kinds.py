@@ -29,7 +29,11 @@ ENGINES: Registry[type[EngineKind]] = Registry(
 
 
 def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
-    """The kind of engine that an address belongs to, by its scheme. Raises `ConfigurationError`: no such engine."""
+    """Return the kind of engine that an address belongs to, by its scheme.
+
+    Raises:
+        ConfigurationError: if no engine has this scheme.
+    """
     scheme = url.partition("://")[0]
     if preferred is not None and scheme in preferred.schemes:
         return preferred
@@ -44,5 +48,9 @@ def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
 
 
 def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> ModelEngine:
-    """The client of an engine elsewhere; the first call connects. Raises `ConfigurationError`: no such engine."""
+    """Return the client of a remote engine; it connects at the first call.
+
+    Raises:
+        ConfigurationError: if no engine has this scheme.
+    """
     return kind_of_url(url).connect(Connection(url, model_dir, version=version))

@@ -168,7 +168,11 @@ def episode_directory(root: Path, task_id: str, seed: int) -> Path:
 
 
 def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
-    """A recorded episode, with its steps (its whole ones if cut off) or not. Raises `RecordError`: none, or damaged."""
+    """Read a recorded episode, with or without its steps; of one that was cut off, the complete steps.
+
+    Raises:
+        RecordError: if there is no episode, or it is damaged.
+    """
     path = directory / TRAJECTORY_FILE
     if path.exists() and not path.is_file():
         raise RecordError(f"{path} is no file: what others give may hold anything, and this is not read")
@@ -190,7 +194,7 @@ def look_for_episodes(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     pending = [str(root)]
     while pending:
         folder = pending.pop()
-        with contextlib.suppress(OSError):  # there is none in it, or it was renamed at this moment
+        with contextlib.suppress(OSError):  # it has no such file, or was renamed at this moment
             if not stat.S_ISDIR((status := os.stat(f"{folder}/{TRAJECTORY_FILE}")).st_mode):
                 yield folder, status
                 continue
@@ -239,7 +243,11 @@ def decoded(trajectory: Trajectory, decode: Decoder) -> Trajectory:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a small JSON file whole or not at all. Raises `RecordError`: it cannot be written."""
+    """Write a small JSON file atomically.
+
+    Raises:
+        RecordError: if it cannot be written.
+    """
     with explained(path):
         write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 

@@ -173,7 +173,7 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
 
 
 def lost_by(terminal: TerminalState, evaluation: Evaluation) -> str:
-    """What lost an episode: "engine", "environment", "evaluation" or "cluster"; "" where it counts."""
+    """Return what lost an episode: "engine", "environment", "evaluation" or "cluster"; "" where it counts."""
     if evaluation.score is not None and terminal.trainable:
         return ""
     if terminal is TerminalState.MODEL_ERROR:

@@ -27,14 +27,20 @@ def image_hash(image: NDArray[np.uint8]) -> str:
 
 
 def pack(image: Image) -> Image:
-    """What is kept of an image that is only to be stored: soon its hash and PNG, made in a thread; a small one."""
+    """Return what is kept of an image that is only to be stored: its hash and PNG, made in a thread."""
     if isinstance(image, Future) or image.nbytes < LARGE:
         return image
     return _PACKERS.submit(lambda pixels: (image_hash(pixels), encode_png(pixels)), image)
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
-    """Return a PNG or WebP as (H, W, 3) uint8. Raises `OSError`, `SyntaxError`, `ValueError`: damaged, or too large."""
+    """Return a PNG or WebP as (H, W, 3) uint8.
+
+    Raises:
+        OSError: if the data is not an image.
+        SyntaxError: if a PNG is damaged.
+        ValueError: if the image is too large.
+    """
     try:
         with PIL.Image.open(io.BytesIO(data), formats=("PNG", "WEBP")) as picture:
             return np.array(picture.convert("RGB"))

@@ -1,4 +1,4 @@
-"""Step and Trajectory: the record of an episode, whoever played it and whatever for. Plain values.
+"""Step and Trajectory: the record of an episode of any policy and purpose. Plain values.
 
 Evaluations, rollouts, demonstrations and people leave the same record; how it lies on disk says `trajectory_format`.
 
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def generated(self) -> bool:
-        """Whether an engine answered: then the ids are those that it used and sampled."""
+        """Return whether an engine answered: then the ids are those that it used and sampled."""
         return bool(self.finish_reason)
 
     @property
@@ -117,7 +117,7 @@ class Trajectory:
         policy: the policy as it was named on the command line; "" for rollouts.
         app: the task's application, or its suite where it names none; "" where nobody asked.
         terminal: how it ended; INTERRUPTED too where its writer was killed.
-        score: in [0, 1], the reward of training; None where there is none (environment, evaluator or engine failed).
+        score: in [0, 1], the reward of training; None without a score (environment, evaluator or engine failed).
         status: of the evaluation, a value of `EvaluationStatus`; "" where none took place.
         evaluator: name and version of what computed the score.
         detail: what environment, evaluator or engine say about a failure or a low score.
@@ -158,12 +158,12 @@ class Trajectory:
 
     @property
     def success(self) -> bool:
-        """Whether the task was accomplished."""
+        """Return whether the task was accomplished."""
         return self.score is not None and self.score >= 1.0
 
     @property
     def trainable(self) -> bool:
-        """Whether it counts as a member of its group: it ended in a trainable state, with a score and with steps."""
+        """Return whether it counts in its group: it ended in a trainable state, with a score and with steps."""
         return self.terminal.trainable and self.score is not None and bool(self.steps)
 
     @property

@@ -13,7 +13,7 @@ Invariants:
     - A trajectory that is packed at once and one that was written step by step are the same bytes.
     - Numbers and texts come back exactly, infinities, NaN and lone surrogates too.
     - Without its end a trajectory is not complete: only `partial=True` reads it, up to its last whole step.
-    - An image is named by its hash and nothing else: no trajectory, whoever wrote it, names a file of its reader's.
+    - An image is named by its hash and nothing else: no trajectory can name a file of its reader.
     - Fields that this version does not know are passed over; another version of the format is refused.
 """
 

@@ -51,14 +51,18 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["no difference", "A is better", "B is better"]:
-        """What may be said at the 5 % level."""
+        """Return what may be said at the 5 % level."""
         if self.p_value >= ALPHA:
             return "no difference"
         return "B is better" if self.difference > 0 else "A is better"
 
 
 def compare(a: Sequence[Trajectory], b: Sequence[Trajectory]) -> Comparison:
-    """Compare two policies' episodes of equal tasks and seeds. Raises `ConfigurationError`: none, or unlike tasks."""
+    """Compare two policies' episodes of equal tasks and seeds.
+
+    Raises:
+        ConfigurationError: if they have no tasks and seeds in common, or a task has changed.
+    """
     left, right = ({(e.task_id, e.seed): e for e in episodes} for episodes in (a, b))
     for key in left.keys() & right.keys():
         one, other = left[key].task_hash, right[key].task_hash

@@ -49,7 +49,11 @@ _ENVIRONMENT = ("pacing", "max_steps", "screen", "evaluator")
 
 
 def protocol_named(name: str, pacing: str | None, max_steps: int | None) -> Protocol:
-    """The protocol of a name. Raises `ConfigurationError`: there is none, or something that it fixes is given, too."""
+    """Return the protocol of a name.
+
+    Raises:
+        ConfigurationError: if there is no such protocol, or a setting is given that the protocol fixes.
+    """
     if name not in PROTOCOLS:
         raise ConfigurationError(f"unknown protocol {name!r}; {suggest(name, PROTOCOLS)}")
     given = [flag for flag, value in (("--pacing", pacing), ("--max-steps", max_steps)) if value is not None]
@@ -140,7 +144,7 @@ def _shown(value: Any) -> str:
 
 
 def check_comparable(a: Path, b: Path, *, anyway: bool = False) -> list[str]:
-    """What differs between two evaluations beside their scores.
+    """Return what differs between two evaluations beside their scores.
 
     Raises:
         ConfigurationError: they were played in different environments, and not `anyway`.

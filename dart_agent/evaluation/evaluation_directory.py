@@ -102,7 +102,11 @@ class EvaluationDirectory:
         return EpisodeWriter(self.root, *key, policy=self.plan.policy, app=app_of(key[0]), decode=self._decode)
 
     def finish(self, recorder: EpisodeWriter, trajectory: Trajectory) -> None:
-        """Complete an episode. Raises `ConfigurationError`: the task is no longer what it was before."""
+        """Complete an episode.
+
+        Raises:
+            ConfigurationError: if the task has changed since the evaluation began.
+        """
         self._check_hash(trajectory)
         recorder.finish(trajectory)
 
@@ -135,7 +139,11 @@ class EvaluationDirectory:
 
 
 def read_manifest(root: Path) -> dict[str, Any]:
-    """The plan that a directory was begun with. Raises `RecordError`: there is none, or it is damaged."""
+    """Read the plan that an evaluation was begun with.
+
+    Raises:
+        RecordError: if there is no plan, or it is damaged.
+    """
     path = root / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -154,7 +162,11 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
 
 def read_outcomes(root: Path) -> list[Trajectory]:
-    """Every complete episode of an evaluation, without steps. Raises `RecordError`: none, or damaged."""
+    """Read all complete episodes of an evaluation, without steps.
+
+    Raises:
+        RecordError: if there is no evaluation, or it is damaged.
+    """
     read_manifest(root)
     return [read_episode(path, steps=False) for path in find_episodes(root)]
 

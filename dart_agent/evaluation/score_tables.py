@@ -34,7 +34,7 @@ def _table(first: str, numbers: Sequence[str]) -> Table:
 
 
 def spent(usage: Mapping[str, float]) -> dict[str, float]:
-    """What hosted models took: "usd", and "tokens" of all kinds."""
+    """Return what hosted models took: "usd", and "tokens" of all kinds."""
     return {
         "usd": usage.get("usd", 0.0),
         "tokens": sum(usage.values()) - usage.get("usd", 0) - usage.get("requests", 0),

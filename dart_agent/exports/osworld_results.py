@@ -59,7 +59,11 @@ def export_results(episodes: Iterable[Path], out: Path) -> str:
 
 
 def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
-    """Write recorded episodes in OSWorld's layout. Raises `RecordError`: it cannot be, or one is damaged."""
+    """Write recorded episodes in OSWorld's layout.
+
+    Raises:
+        RecordError: if the export cannot be written, or an episode is damaged.
+    """
     first: dict[str, int] = {}
     made: set[Path] = set()
     there: list[tuple[Path, bool]] = []

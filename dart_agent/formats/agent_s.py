@@ -175,7 +175,11 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[[Fields], list[a.Action]]]] = 
 
 
 def _write(action: a.Action) -> str:
-    """One action as a call. Raises `InexpressibleError` where there is none: coordinates have no spelling."""
+    """Write one action as a call.
+
+    Raises:
+        InexpressibleError: if the format has no such call: coordinates have no spelling.
+    """
     match action:
         case ClickOn():
             held = f", {list(action.modifiers)!r}" if action.modifiers else ""

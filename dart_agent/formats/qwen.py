@@ -242,7 +242,7 @@ def _read(done: list[a.Action], kind: str, fields: Fields) -> None:
 
 
 def _value(name: str, text: str) -> Any:
-    """What stands between the tags of a parameter: the newlines beside them are not its."""
+    """Return what stands between the tags of a parameter: the newlines beside them are not its."""
     text = text.removeprefix("\n").removesuffix("\n")
     return text if name in _PLAIN or not text.lstrip().startswith(("[", "-", *"0123456789tf")) else read_json(text)
 

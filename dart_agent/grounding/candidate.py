@@ -27,7 +27,7 @@ class Box:
         return max(0.0, self.right - self.left) * max(0.0, self.bottom - self.top)
 
     def contains(self, x: float, y: float) -> bool:
-        """Whether a point lies on it, its edges included, as ScreenSpot counts."""
+        """Return whether a point lies on it, its edges included, as ScreenSpot counts."""
         return self.left <= x <= self.right and self.top <= y <= self.bottom
 
 

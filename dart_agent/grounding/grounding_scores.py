@@ -48,7 +48,7 @@ _GROUPS: dict[str, Callable[[GroundingItem], str]] = {
 
 
 def is_hit(answer: Answer) -> bool:
-    """Whether the first candidate lies in one of the item's boxes. Pure."""
+    """Return whether the first candidate lies in one of the item's boxes. Pure."""
     return any(box.contains(at.x, at.y) for at in answer[1][:1] for box in answer[0].boxes)
 
 

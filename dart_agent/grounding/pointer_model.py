@@ -87,7 +87,11 @@ class PointerModel(nn.Module):
         return self.head.choices(patches, hidden[torch.arange(len(rows)), lengths - 1]), sizes
 
     def save(self, out: str | Path) -> Path:
-        """Write a directory, whole or not at all. Raises `ConfigurationError`: it is there already."""
+        """Write a directory atomically.
+
+        Raises:
+            ConfigurationError: if the directory exists.
+        """
         target = Path(out)
         if target.exists():
             raise ConfigurationError(f"{target} exists already: choose another directory")

@@ -34,7 +34,7 @@ _SYSTEMS = {
 
 
 def has_head(model_dir: str | Path) -> bool:
-    """Whether a directory is a pointer model's, ours or a released one, by its small files."""
+    """Return whether a directory is a pointer model's, ours or a released one, by its small files."""
     return (Path(model_dir) / SETTINGS).is_file() or "pointer_pad_token_id" in model_config(model_dir)
 
 
@@ -48,7 +48,11 @@ class PointerPrompt:
 
     @classmethod
     def load(cls, model_dir: str | Path, system: str | None = None) -> Self:
-        """Of a directory, with another system message where one is given. Raises `ConfigurationError`: no model."""
+        """Load the prompt of a directory, optionally with another system message.
+
+        Raises:
+            ConfigurationError: if the directory holds no model.
+        """
         if system is None:
             path = Path(model_dir) / SETTINGS
             released = _SYSTEMS.get(family_in(model_dir).model_type, "")

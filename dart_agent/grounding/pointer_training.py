@@ -29,7 +29,9 @@ def train_pointer(
 ) -> None:  # fmt: skip
     """Train in place with AdamW; `whole`: not the head alone; `on_step`: gets steps and loss, True ends training.
 
-    Raises `ConfigurationError`: fewer items than a batch, boxes of an item on no patch, or a loss that is not finite.
+    Raises:
+        ConfigurationError: if there are fewer items than a batch, the boxes of an item lie on no patch, or a loss
+            is not finite.
     """
     if len(items) < batch_size:
         raise ConfigurationError(f"{len(items)} items do not fill a batch of {batch_size}")
@@ -67,7 +69,11 @@ def _batches(count: int, size: int, steps: int, seed: int) -> Iterator[list[int]
 
 
 def batch_loss(model: PointerModel, items: Sequence[GroundingItem]) -> Tensor:
-    """The head's loss on some items. Raises `ConfigurationError`: the boxes of one lie on no patch."""
+    """Return the head's loss on some items.
+
+    Raises:
+        ConfigurationError: if the boxes of an item lie on no patch.
+    """
     queries = [Query(item.description, item.screenshot()) for item in items]
     logprobs, grids = model(queries)
     masks = []

@@ -104,7 +104,7 @@ class EngineGrounder:
         return [Grounding(tuple(candidates)) for candidates in found]
 
     def prompt(self, description: str, screenshot: NDArray[np.uint8]) -> Prompt:
-        """What the model is asked: a conversation of its own for every question, so that many may be asked at once."""
+        """Return the model's prompt: a separate conversation for every question, so that many can be asked at once."""
         config = ConversationConfig(style="short", screenshots=1)
         if self._preset:
             config = ConversationConfig(preset=self._preset.name)

@@ -31,7 +31,7 @@ _QUESTION = (
 
 
 def marked(screenshot: NDArray[np.uint8], x: int, y: int, margin: int = MARGIN) -> NDArray[np.uint8]:
-    """What of an (H, W, 3) screenshot lies around a point, with a hollow red circle around the point. Pure."""
+    """Return what of an (H, W, 3) screenshot lies around a point, with a hollow red circle around the point. Pure."""
     left, top = max(0, x - margin), max(0, y - margin)
     image = Image.fromarray(screenshot[top : y + margin, left : x + margin])
     x, y = x - left, y - top
@@ -44,7 +44,7 @@ class Verifier:
     """A judge of candidates behind an engine with log-probabilities.
 
     Attributes:
-        vocabulary: so many ids it can say.
+        vocabulary: number of ids that it can generate.
         margin: pixels of the screen that it sees on every side of the place, as when it learnt.
     """
 

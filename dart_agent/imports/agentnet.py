@@ -37,7 +37,11 @@ EVALUATOR = "agentnet/task_completed"
 
 
 def find_agentnet(path: Path) -> Iterator[Found]:
-    """Yield the episodes of a JSONL file. Raises `ConfigurationError`: the package with OpenCUA's format is missing."""
+    """Yield the episodes of a JSONL file.
+
+    Raises:
+        ConfigurationError: if the package with OpenCUA's format is missing.
+    """
     code = get_format("opencua:relative")
     folders = [path.parent, *_directories(path.parent, 2)]
     for number, line in json_lines(path):

@@ -25,7 +25,11 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(path: Path, into: Path) -> None:
-    """Unpack a zip or tar archive. Raises `RecordError`: it is damaged, too large, or leads outside."""
+    """Unpack a zip or tar archive.
+
+    Raises:
+        RecordError: if the archive is damaged, too large, or leads outside.
+    """
     most = ALLOWANCE + RATIO * path.stat().st_size
     try:
         if zipfile.is_zipfile(path):

@@ -49,7 +49,7 @@ def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
     if not len(messages) == 2 * len(actions) == 2 * len(images) <= 2 * MOST_STEPS or not messages:
         raise RefusedError("messages, actions and images differ in number")
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
-        raise RefusedError(f"score is {score!r:.60}, which is none in [0, 1]")
+        raise RefusedError(f"score is {score!r:.60}, which is not in [0, 1]")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise RefusedError(f"seed is {seed!r:.60}")
     steps = []

@@ -42,8 +42,8 @@ class FoundEpisode:
         where: how messages name it.
         place: directory below the one that is imported into; "" for that one.
         trajectory: the record, without steps.
-        steps: each decision with the file of the screenshot before it; None where there is none.
-        after: the file of the last screenshot; None where there is none.
+        steps: each decision with the file of the screenshot before it, or None.
+        after: the file of the last screenshot, or None.
     """
 
     where: str
@@ -72,7 +72,7 @@ def ended_episode(
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RefusedError]]:
-    """Yield the objects of a JSONL file with their line numbers, one at a time; an error for a line that is none."""
+    """Yield the objects of a JSONL file with their line numbers, one at a time; an error for a malformed line."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LONGEST_LINE):
@@ -94,7 +94,11 @@ def _json_object(line: bytes) -> dict[str, Any] | RefusedError:
 
 
 def text_field(values: dict[str, Any], name: str, *, default: str | None = None) -> str:
-    """Return a text of an object. Raises `RefusedError`: it is missing, or no text."""
+    """Return a text of an object.
+
+    Raises:
+        RefusedError: if the field is missing or not a text.
+    """
     value = values.get(name, default)
     if not isinstance(value, str) or (default is None and not value):
         raise RefusedError(f"{name} is missing" if name not in values else f"{name} is no text: {value!r:.60}")
@@ -102,7 +106,11 @@ def text_field(values: dict[str, Any], name: str, *, default: str | None = None)
 
 
 def image_below(root: Path, name: str) -> Path:
-    """Return the file of an image. Raises `RefusedError`: it lies outside of `root`, or there is none."""
+    """Return the file of an image.
+
+    Raises:
+        RefusedError: if there is no such file, or it lies outside of `root`.
+    """
     path = root / name
     if Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
         raise RefusedError(f"the image {name[:100]!r} lies outside of the data set")
@@ -112,7 +120,11 @@ def image_below(root: Path, name: str) -> Path:
 
 
 def image_size(image: Path | bytes) -> tuple[int, int]:
-    """Return (width, height) of an image. Raises `RefusedError`: it is damaged, or neither PNG nor WebP."""
+    """Return (width, height) of an image.
+
+    Raises:
+        RefusedError: if the image is damaged, or neither PNG nor WebP.
+    """
     try:
         with PIL.Image.open(
             io.BytesIO(image) if isinstance(image, bytes) else image, formats=("PNG", "WEBP")
@@ -124,7 +136,11 @@ def image_size(image: Path | bytes) -> tuple[int, int]:
 
 
 def read_actions(action_format: ActionFormat, text: Any, screen: Screen) -> tuple[Action, ...]:
-    """Return the actions of a text. Raises `RefusedError`: it holds something that is no action."""
+    """Return the actions of a text.
+
+    Raises:
+        RefusedError: if the text holds something that is not an action.
+    """
     parsed = action_format.parse(text, screen)
     if parsed.errors:
         raise RefusedError(f"its action cannot be read: {parsed.problem}")
@@ -132,7 +148,11 @@ def read_actions(action_format: ActionFormat, text: Any, screen: Screen) -> tupl
 
 
 def with_actions(step: Step, actions: tuple[Action, ...], screen: tuple[int, int]) -> Step:
-    """Return a step with actions. Raises `RefusedError`: one points off the screen."""
+    """Return a step with actions.
+
+    Raises:
+        RefusedError: if an action points off the screen.
+    """
     for action in actions:
         points = list(getattr(action, "path", ()))
         if (x := getattr(action, "x", None)) is not None:

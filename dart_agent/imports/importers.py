@@ -76,7 +76,11 @@ def import_episodes(source: Path, out: Path, *, examples: Path | None = None) ->
 
 
 def find(source: Path, examples: Path | None) -> Iterator[Found]:
-    """Yield what a source holds, by what it looks like. Raises `RecordError`: nothing that is known."""
+    """Yield what a source holds, by what it looks like.
+
+    Raises:
+        RecordError: if the source has no known layout.
+    """
     if not source.exists():
         raise RecordError(f"{source} does not exist")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
@@ -119,7 +123,11 @@ def _record(found: FoundEpisode, out: Path, report: ImportReport) -> None:
 
 
 def _write(found: FoundEpisode, root: Path) -> None:
-    """Write an episode, with one screenshot in memory at a time. Raises `RefusedError`: an image is damaged."""
+    """Write an episode, with one screenshot in memory at a time.
+
+    Raises:
+        RefusedError: if an image is damaged.
+    """
     record, last = found.trajectory, len(found.steps) - 1
     with EpisodeWriter(
         root, record.task_id, record.seed, policy=record.policy, app=record.app, source=record.source
@@ -136,7 +144,11 @@ def _with_pixels(step: Step, shot: Path | bytes | None, after: Path | bytes | No
 
 
 def decoded(image: Path | bytes) -> NDArray[np.uint8]:
-    """Return the pixels of an image. Raises `RefusedError`: it is damaged or too large."""
+    """Return the pixels of an image.
+
+    Raises:
+        RefusedError: if the image is damaged or too large.
+    """
     try:
         if isinstance(image, Path):
             with image.open("rb") as file:

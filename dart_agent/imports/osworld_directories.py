@@ -93,7 +93,11 @@ def _example(path: Path, source: Path, examples: Path | None) -> FoundEpisode:
 
 
 def _decisions(path: Path) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """The lines of each decision. Raises `RefusedError`: a line is none, there are none, or too many."""
+    """Group the lines of a file by decision.
+
+    Raises:
+        RefusedError: if a line is malformed, or there are no lines or too many.
+    """
     lines: list[dict[str, Any]] = []
     for number, line in json_lines(path / LINES):
         if isinstance(line, RefusedError):
@@ -165,7 +169,7 @@ def _screenshot(path: Path, line: dict[str, Any]) -> Path | None:
 
 
 def _first_screenshot(path: Path) -> Path | None:
-    """What was to be seen at first, which OSWorld does not always keep."""
+    """Return what was to be seen at first, which OSWorld does not always keep."""
     names = sorted(found.name for found in path.glob("step_0*.png"))
     return image_below(path, names[0]) if names else None
 

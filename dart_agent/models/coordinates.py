@@ -92,7 +92,11 @@ class CoordinateSpace:
         return x / self.screen[0] * self.model[0], y / self.screen[1] * self.model[1]
 
     def pixel(self, x: float, y: float) -> tuple[int, int]:
-        """The pixel of a model's point, by the rule of this module. Raises `ValueError`: not finite."""
+        """Return the pixel of a model's point, by the rule of this module.
+
+        Raises:
+            ValueError: if a coordinate is not finite.
+        """
         (width, height), (wide, high) = self.screen, self.model
         across, down = x / wide * width, y / high * height
         if not (math.isfinite(across) and math.isfinite(down)):

@@ -27,7 +27,7 @@ class VisionSpec:
     """How a model wants its images.
 
     Attributes:
-        merge_size: so many patches a side become one token.
+        merge_size: patches on each side of the square that becomes one token.
         temporal_patch_size: frames per patch; a still image is repeated.
         min_pixels: images are enlarged to at least this area.
         max_pixels: images are shrunk to at most this area.
@@ -50,7 +50,11 @@ class VisionSpec:
 
     @classmethod
     def from_dir(cls, model_dir: str | Path) -> VisionSpec:
-        """Read a model directory's specification. Raises `ConfigurationError`: no such image processor."""
+        """Read a model directory's specification.
+
+        Raises:
+            ConfigurationError: if the image processor is not supported.
+        """
         data = image_settings(Path(model_dir))
         if not data.get("do_rescale", True) or not data.get("do_normalize", True) or not data.get("do_resize", True):
             raise ConfigurationError(
@@ -129,7 +133,11 @@ class VisionSpec:
 
 
 def image_settings(model_dir: Path) -> dict[str, Any]:
-    """The image processor's settings in either of transformers' files. Raises `ConfigurationError`: there is none."""
+    """Read the image processor's settings from either of transformers' files.
+
+    Raises:
+        ConfigurationError: if the directory has neither.
+    """
     path = model_dir / "preprocessor_config.json"
     if path.is_file():
         return json.loads(path.read_text())

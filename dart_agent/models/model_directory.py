@@ -41,7 +41,11 @@ def companion_files(model: str | Path) -> list[Path]:
 
 
 def token_decoder(model: Path) -> Decoder:
-    """Token ids -> the text of each, special ones spelled out. Raises `ConfigurationError`: no `tokenizer.json`."""
+    """Return a function from token ids to the text of each, with special tokens spelled out.
+
+    Raises:
+        ConfigurationError: if there is no `tokenizer.json`.
+    """
     from tokenizers import Tokenizer
 
     path = model / "tokenizer.json"

@@ -59,7 +59,11 @@ class ModelTokens:
 
     @classmethod
     def load(cls, model_dir: str | Path, more: Sequence[str] = ()) -> ModelTokens:
-        """Read a directory's tokenizer, with `more` special tokens. Raises `ConfigurationError`: none of the family."""
+        """Read a directory's tokenizer, with `more` special tokens.
+
+        Raises:
+            ConfigurationError: if the tokenizer does not belong to the family.
+        """
         path = Path(model_dir) / "tokenizer.json"
         if not path.is_file():
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
@@ -166,7 +170,7 @@ class ModelTokens:
         return ""
 
     def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:
-        """What transformers calls `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.
+        """Return transformers' `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.
 
         A model that is called without it does not fail: it silently takes positions of text for those of images.
         """
@@ -190,7 +194,7 @@ def _head_rows(model_dir: Path) -> int:
 
 
 def _stop_ids(model_dir: Path) -> tuple[int, ...]:
-    """`eos_token_id` of the generation config; empty where there is none."""
+    """`eos_token_id` of the generation config, maybe empty."""
     path = model_dir / "generation_config.json"
     if not path.is_file():
         return ()

@@ -131,7 +131,11 @@ class TinyModelConfig:
 
 
 def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:
-    """The configuration with some fields as given, or as texts. Raises `ConfigurationError`: a wrong field or value."""
+    """Return the configuration with some fields replaced, given as values or texts.
+
+    Raises:
+        ConfigurationError: if a field or value is invalid.
+    """
     known = [field.name for field in dataclasses.fields(TinyModelConfig)]
     for name in values:
         if name not in known:
@@ -144,7 +148,11 @@ def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:
 
 
 def config_from_text(items: Sequence[str]) -> TinyModelConfig:
-    """The configuration of `field=value` items, words with commas. Raises `ConfigurationError`: a wrong one."""
+    """Parse a configuration from `field=value` items, words with commas.
+
+    Raises:
+        ConfigurationError: if an item is invalid.
+    """
     texts = {name: text for name, _, text in (item.partition("=") for item in items)}
     return config_from_values({name: text.split(",") if "words" in name else text for name, text in texts.items()})
 
@@ -239,7 +247,7 @@ def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
 
 
 def _vision_config(config: TinyModelConfig) -> dict[str, Any]:
-    """What all families' configurations of a vision tower have in common."""
+    """Return what all families' configurations of a vision tower have in common."""
     return {
         "depth": config.vision_layers,
         "num_heads": config.heads,

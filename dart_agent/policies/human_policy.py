@@ -97,7 +97,7 @@ class HumanPolicy:
             }
 
     def frame(self, turn: int) -> NDArray[np.uint8] | None:
-        """What is to be seen in a turn; None if it is not the newest."""
+        """Return what is to be seen in a turn; None if it is not the newest."""
         return self._observation.screenshot if self._observation and turn == self._turn else None
 
     def answer(self, turn: int, actions: tuple[Action, ...]) -> bool:
@@ -129,7 +129,11 @@ class HumanDesk:
         self._server = PageServer(("play",), routes, port, PAGE)
 
     async def __aenter__(self) -> HumanDesk:
-        """Listen. Raises `AddressError`: the port is taken."""
+        """Listen.
+
+        Raises:
+            AddressError: if the port is taken.
+        """
         await self._server.__aenter__()
         return self
 

@@ -29,7 +29,11 @@ def _as_it_is(grounder: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    """The factory of such policies, around one engine. Raises `ConfigurationError`: no grounder, no such planner."""
+    """Return the factory of such policies, around one engine.
+
+    Raises:
+        ConfigurationError: if the grounder is missing, or there is no such planner.
+    """
     if options.model is None:
         raise ConfigurationError("--policy planner+grounder needs --model DIR: the grounder's")
     planner = PLANNERS.get(options.planner)()

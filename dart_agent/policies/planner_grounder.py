@@ -39,7 +39,11 @@ class Planner(Protocol):
     async def plan(
         self, instruction: str, actions: str, history: Sequence[PlannedStep], screenshot: NDArray[np.uint8]
     ) -> str:
-        """A response in the policy's action format. Raises `EngineError`: the model does not answer."""
+        """Return a response in the policy's action format.
+
+        Raises:
+            EngineError: if the model does not answer.
+        """
 
 
 class InstructionPlanner:
@@ -73,7 +77,7 @@ class PlannerGrounderPolicy:
     def __init__(
         self, planner: Planner, grounder: Locator, *, action_format: str = "agent_s:s3", patience: int = 3
     ) -> None:
-        """Put the parts together; `patience`: so many steps in a row may be mistaken."""
+        """Put the parts together; `patience`: limit of mistaken steps in a row."""
         self._planner, self._grounder, self._patience = planner, grounder, patience
         self._format: ActionFormat = get_format(action_format)
         self._instruction = ""

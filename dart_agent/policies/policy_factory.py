@@ -26,7 +26,7 @@ _HOSTED_ALONE = ("tool", "budget_tokens", "budget_usd", "prices")
 
 
 def _plays(found: Any) -> str | None:
-    """What opens policies needs options; a class must be a policy; a function may make one, seen when it is called."""
+    """Check a policy: a factory needs options, a class must be a policy, a function's result is checked when called."""
     if hasattr(found, "open_policies"):
         return has(open_policies=("options",))(found)
     policy = has(reset=("episode",), act=("observation",))
@@ -104,7 +104,7 @@ class PolicyOptions(ConversationConfig):
         return values
 
     def settings(self) -> dict[str, Any]:
-        """What of it changes what the policy does, as JSON; not where a server listens."""
+        """Return what of it changes what the policy does, as JSON; not where a server listens."""
         if self.take_over:
             return {**self.model_copy(update={"take_over": False}).settings(), "take_over": True}
         if self.policy in ("vlm", "chat", "planner+grounder"):

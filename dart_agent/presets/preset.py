@@ -121,7 +121,7 @@ class Preset:
 
     @property
     def verified(self) -> bool:
-        """Whether every fact was read in the publisher's own material."""
+        """Return whether every fact was read in the publisher's own material."""
         return not self.unverified
 
     @property
@@ -165,7 +165,7 @@ def get_preset(name: str) -> Preset:
         name: see `presets`, or the path of a YAML file.
 
     Raises:
-        ConfigurationError: there is none (the message suggests a near one), or the file is wrong.
+        ConfigurationError: if there is no such preset (the message suggests a similar name), or its file is wrong.
     """
     if name.endswith((".yaml", ".yml")):
         return read_preset(Path(name))
@@ -176,7 +176,11 @@ def get_preset(name: str) -> Preset:
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset in a YAML file. Raises `ConfigurationError`: it cannot be read, or says what no preset has."""
+    """Read a preset from a YAML file.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or has a field that presets do not have.
+    """
     try:
         values = _with_texts(yaml.safe_load(path.read_text(encoding="utf-8")))
         return _PRESET.validate_python({"name": path.stem, **values})

@@ -11,7 +11,7 @@ from dart_gym.core.errors import ConfigurationError
 
 
 def check_preset(preset: Preset, model_dir: Path) -> list[str]:
-    """What a model directory says otherwise than a preset, one line each.
+    """Return what a model directory says otherwise than a preset, one line each.
 
     Args:
         preset: what is asked for.

@@ -79,7 +79,7 @@ class ConversationConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_the_preset(cls, values: Any) -> Any:
-        """What a preset sets, where nothing else is said."""
+        """Return what a preset sets, where nothing else is said."""
         if not isinstance(values, dict) or not values.get("preset"):
             return values
         try:
@@ -171,7 +171,11 @@ class Conversation:
         config: ConversationConfig | None = None,
         action_format: ActionFormat | None = None,
     ) -> None:
-        """Prepare a model's prompts, by default UI-TARS 1.5's. Raises `ConfigurationError`: its prompt for others."""
+        """Prepare a model's prompts, by default UI-TARS 1.5's.
+
+        Raises:
+            ConfigurationError: if the preset's prompt belongs to another family.
+        """
         self._tokens, self._vision = tokens, vision
         self.config = config or ConversationConfig()
         self._layout = layout_of(self.config, action_format or get_format("ui_tars"))
@@ -203,7 +207,11 @@ class Conversation:
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
     def respond(self, response_ids: Sequence[int]) -> None:
-        """Add the newest screenshot's response, by its sampled ids. Raises `BadResponse`: one is for prompts only."""
+        """Append the response to the newest screenshot, by its sampled ids.
+
+        Raises:
+            BadResponse: if it holds an id that only prompts may hold.
+        """
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
         ids = list(response_ids)

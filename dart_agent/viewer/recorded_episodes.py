@@ -183,7 +183,7 @@ class RecordedEpisodes:
 
 
 def page_data(trajectory: Trajectory, image_of: Callable[[str, Step], dict[str, Any]]) -> dict[str, Any]:
-    """What the page shows, as JSON values; `image_of` a hash and its step gives `image`, a URL, and `screen`."""
+    """Return what the page shows, as JSON values; `image_of` a hash and its step gives `image`, a URL, and `screen`."""
     shown = {name: getattr(trajectory, name) for name in _EPISODE}
     steps = [
         {
@@ -201,7 +201,11 @@ def page_data(trajectory: Trajectory, image_of: Callable[[str, Step], dict[str, 
 
 
 def render_page(trajectory: Trajectory, directory: Path) -> str:
-    """The HTML of an episode with its screenshots. Raises `RecordError`: one is damaged."""
+    """Return the HTML of an episode with its screenshots.
+
+    Raises:
+        RecordError: if a screenshot is damaged.
+    """
 
     def embedded(image_id: str, step: Step) -> dict[str, Any]:
         stored = read_image(directory, image_id)
@@ -234,7 +238,7 @@ def _outcome(path: Path) -> Trajectory:
 
 
 def _row(episode: Trajectory) -> dict[str, Any]:
-    """What the list says of an episode, whoever wrote it."""
+    """Return what the list says of an episode of any origin."""
     names = ("task_id", "seed", "instruction", "terminal", "lost_by", "num_actions")
     texts = {name: str(getattr(episode, name))[:SHOWN_WORDS] for name in names}
     ended = episode.ended_at if isinstance(episode.ended_at, int | float) and math.isfinite(episode.ended_at) else 0.0

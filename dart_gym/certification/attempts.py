@@ -40,7 +40,7 @@ RANDOM_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One episode; `score` is None where there is none, and `fault` then says why."""
+    """One episode. Without a score, `score` is None and `fault` says why."""
 
     kind: str
     score: float | None = None
@@ -72,7 +72,8 @@ class Unit:
 async def play_unit(task: Task, seed: int, deadline_s: float, pictures: Path) -> Unit:
     """Make all attempts on one slot; first screens that differ too much are written to `pictures`.
 
-    Raises `MissingDependencyError`: this machine has no such desktops.
+    Raises:
+        MissingDependencyError: if this machine cannot start the desktops that the task needs.
     """
 
     def make(spec: DesktopSpec) -> Desktop:
@@ -112,7 +113,7 @@ async def play_unit(task: Task, seed: int, deadline_s: float, pictures: Path) ->
 async def _attempt(
     session: Session, task: Task, seed: int, kind: str, deadline_s: float
 ) -> tuple[Attempt, NDArray[np.uint8] | None]:
-    """An attempt and the first screen; None where there was none."""
+    """Return an attempt, and its first screen or None."""
     started, setup_s, screen, fault, score, steps = time.monotonic(), None, None, "", None, 0
     try:
         result = await session.reset(task, seed=seed, deadline_s=deadline_s)

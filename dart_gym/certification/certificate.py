@@ -29,7 +29,7 @@ CERTIFIED, QUARANTINED, UNPROVEN, SKIPPED = STATUSES = ("certified", "quarantine
 
 
 def fault_of(attempt: Attempt) -> str:
-    """What an attempt shows to be wrong with its task; "" where it went as it must. Pure."""
+    """Return what an attempt shows to be wrong with its task; "" where it went as it must. Pure."""
     if attempt.fault and attempt.fault != NO_ORACLE:
         return f"{attempt.kind}: {attempt.fault}"
     if attempt.kind == NOTHING and attempt.score != 0.0:
@@ -121,7 +121,11 @@ def own_badge(suite: str) -> Path:
 
 
 def read_badge(suite: str) -> dict[str, Any]:
-    """The badge made here, else the one that came with the suite. Raises `ConfigurationError`: none, or unreadable."""
+    """Return the badge that was made here, or else the one that the suite comes with.
+
+    Raises:
+        ConfigurationError: if there is no badge, or it cannot be read.
+    """
     bundled = Path(str(importlib.resources.files(__package__)), "assets", f"{quote(suite, safe='')}.json")
     for path in (own_badge(suite), bundled):
         if path.is_file():
@@ -130,7 +134,11 @@ def read_badge(suite: str) -> dict[str, Any]:
 
 
 def badge_of(path: Path) -> dict[str, Any]:
-    """The badge in a file. Raises `ConfigurationError`: it is none."""
+    """Read a badge from a file.
+
+    Raises:
+        ConfigurationError: if the file is not a badge.
+    """
     try:
         badge = json.loads(path.read_text(encoding="utf-8"))
         return {**badge, "tasks": dict(badge["tasks"])}
@@ -141,6 +149,6 @@ def badge_of(path: Path) -> dict[str, Any]:
 
 
 def is_certified(badge: Mapping[str, Any], task: Task) -> bool:
-    """Whether a badge certifies a task as it is now."""
+    """Return whether a badge certifies a task as it is now."""
     entry = badge["tasks"].get(task.id, {})
     return entry.get("status") == CERTIFIED and entry.get("hash") == task.hash

@@ -28,7 +28,7 @@ def seeds(repeat: int) -> list[int]:
 
 
 def read_records(path: Path, tasks: Iterable[Task]) -> dict[tuple[str, int], Unit]:
-    """The units of these tasks that are on record, by task and seed; a line that was cut off is none."""
+    """The units of these tasks that are on record, by task and seed; a line that was cut off is ignored."""
     hashes, found = {task.id: task.hash for task in tasks}, {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
@@ -44,7 +44,7 @@ def read_records(path: Path, tasks: Iterable[Task]) -> dict[tuple[str, int], Uni
 async def play_all(
     tasks: Sequence[Task], repeat: int, parallel: int, deadline_s: float, path: Path, say: Callable[[Unit, str], None]
 ) -> list[Unit]:
-    """Play what is not on record yet on so many desktops; all units of these tasks. Raises as `play_unit`.
+    """Play the units that are not on record yet, `parallel` at a time, and return all. Raises as `play_unit` does.
 
     `say` is told each unit that is done, and how many of how many that makes.
     """

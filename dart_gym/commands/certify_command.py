@@ -59,7 +59,11 @@ def certify(
 
 
 def _tasks(suite: str, patterns: list[str]) -> list[Task]:
-    """Tasks of a suite or directory whose ids fit. Raises `UnknownTaskError`: none."""
+    """Return the tasks of a suite or directory whose ids match.
+
+    Raises:
+        UnknownTaskError: if no task matches.
+    """
     if Path(suite).is_dir():
         found = list(registry.read_suite(Path(suite)).values())
     else:

@@ -82,7 +82,7 @@ class Finding:
 
 
 def check_program(program: str, package: str) -> Finding:
-    """Whether a program is on the PATH."""
+    """Return whether a program is on the PATH."""
     path = shutil.which(program)
     return Finding(program, path is not None, path or "not found", f"apt-get install {package}")
 
@@ -110,7 +110,7 @@ def check_sandbox_works() -> Finding:
 
 
 def check_limits() -> Finding:
-    """Whether what a desktop uses as a whole can be limited by control groups."""
+    """Return whether what a desktop uses as a whole can be limited by control groups."""
     places = group_places()
     if places:
         return Finding("limits", True, f"control groups of version {2 if len(places) == 1 else 1}")
@@ -140,7 +140,7 @@ def check_disk() -> Finding:
 
 
 def check_package(name: str) -> Finding:
-    """Whether a Python package of the extra `train` is there."""
+    """Return whether a Python package of the extra `train` is there."""
     try:
         return Finding(name, True, version(name), needed_for="training", part=TRAIN)
     except PackageNotFoundError:
@@ -148,7 +148,7 @@ def check_package(name: str) -> Finding:
 
 
 def check_application(application: debian_applications.Application) -> Finding:
-    """Whether an application of OSWorld is on the PATH."""
+    """Return whether an application of OSWorld is on the PATH."""
     path = shutil.which(application.program)
     remedy = f"apt-get install {' '.join(application.packages)}"
     found = path or "not found"
@@ -156,7 +156,7 @@ def check_application(application: debian_applications.Application) -> Finding:
 
 
 def check_desktop_python() -> Finding:
-    """Whether programs on the desktop find pyautogui."""
+    """Return whether programs on the desktop find pyautogui."""
     path = desktop_python()
     there = (path / "pyautogui").is_dir()
     found = str(path) if there else f"not in {path}"
@@ -164,7 +164,7 @@ def check_desktop_python() -> Finding:
 
 
 def check_evaluator() -> Finding:
-    """Whether OSWorld's metrics are installed in their own environment."""
+    """Return whether OSWorld's metrics are installed in their own environment."""
     name, needed_for = "evaluator", "scores of OSWorld's tasks"
     try:
         return Finding(name, True, str(evaluator_environment.find().root), "", needed_for, True, OSWORLD)
@@ -174,7 +174,7 @@ def check_evaluator() -> Finding:
 
 
 def check_vllm() -> Finding:
-    """Whether vLLM is installed in its own environment; the module that knows is of a package above this one."""
+    """Return whether vLLM is installed in its own environment; the module that knows is of a package above this one."""
     problem = importlib.import_module("dart_agent.engines.vllm.vllm_environment").problem()
     found = problem or "installed"
     return Finding("vLLM", not problem, found, "dart-train engines install", "engines on GPUs", True, VLLM)
@@ -281,7 +281,7 @@ def _row(finding: Finding) -> list[Text]:
 
 
 def _next_step(missing: Sequence[Finding]) -> str:
-    """What to do about all of them at once."""
+    """Return what to do about all of them at once."""
     packages = [finding.remedy for finding in missing if finding.remedy.startswith(APT)]
     without_remarks = (remedy.removeprefix(APT).partition(" (")[0] for remedy in packages)
     listed = " ".join(dict.fromkeys(" ".join(without_remarks).split()))
@@ -291,7 +291,7 @@ def _next_step(missing: Sequence[Finding]) -> str:
 
 
 def _print_optional(console: Console, lacking: Sequence[Finding]) -> None:
-    """What a part that is requested also works without."""
+    """Print what a requested part also works without."""
     names = [finding.name for finding in lacking if finding.part == OSWORLD]
     if names:
         how = step(

@@ -100,7 +100,7 @@ def _refuse_overwriting(paths: Sequence[Path]) -> None:
 
 
 def _next_steps(kind: FirstKind, directory: Path) -> list[str]:
-    """What comes next, to be typed in the same directory as the command."""
+    """Return what comes next, to be typed in the same directory as the command."""
     where = [] if directory.resolve() == Path.cwd() else [f"  cd {_shown(directory)}"]
     more = [f"see {', '.join(map(page, kind.pages))}"] if kind.pages else []
     return ["next:", *where, *(f"  {step}" for step in kind.steps), *more]

@@ -122,7 +122,7 @@ class Lease:
 
 @dataclass
 class Door:
-    """Who may come in, and the leases of those who did, by (owner's name, MCP session's id)."""
+    """Admission of clients, and their leases by (owner's name, MCP session's id)."""
 
     cluster: ClusterClient
     request: ResetRequest
@@ -145,7 +145,11 @@ class Door:
         return types.ListToolsResult(tools=list(offered(self.capabilities).values()))
 
     async def call_tool(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """The SDK's handler of `tools/call`. Raises `MCPError`: no session, or its token's quota is used up."""
+        """Handle `tools/call` for the SDK.
+
+        Raises:
+            MCPError: if there is no session, or its token's quota is used up.
+        """
         if params.name not in (tools := offered(self.capabilities)):
             return _answer(f"no tool {params.name!r:.60} is offered here; there are {', '.join(tools)}")
         key, http = ("", ""), context.request

@@ -121,7 +121,7 @@ def missing_package(error: ImportError) -> str:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What one task of a group met ended the others: it is what there is to say."""
+    """Return the first error of a task group, which ended the other tasks."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -77,7 +77,7 @@ def _is_mapping(field: FieldInfo) -> bool:
 
 
 def _pairs(items: list[str], name: str) -> dict[str, str]:
-    """What KEY=VALUE items mean."""
+    """Return what KEY=VALUE items mean."""
     pairs: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")

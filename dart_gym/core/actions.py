@@ -278,7 +278,11 @@ def action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def action_from_dict(data: dict[str, Any]) -> Action:
-    """Return the action that a dict stands for. Raises `ValueError`: an unknown kind or field, or a wrong type."""
+    """Return the action that a dict stands for.
+
+    Raises:
+        ValueError: if the kind or a field is unknown, or a value has the wrong type.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ValueError("an action is a dict with a 'kind'")
     cls = ACTION_TYPES.get(data["kind"])
@@ -291,7 +295,12 @@ def action_from_dict(data: dict[str, Any]) -> Action:
 
 
 def as_action(action: Action | dict[str, Any]) -> Action:
-    """An action from an action or its dict. Raises `TypeError`: neither; `ValueError`: a dict of no action."""
+    """Return an action, given an action or its dict.
+
+    Raises:
+        TypeError: if it is neither.
+        ValueError: if the dict describes no action.
+    """
     if type(action) in ACTION_TYPES.values():
         return action  # type: ignore[return-value]  # the line above looked
     if isinstance(action, dict):

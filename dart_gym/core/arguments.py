@@ -65,7 +65,7 @@ def seed_of(value: Any, name: str = "seed") -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return a truth value; 0, 1 and texts are none."""
+    """Return a bool; refuse 0, 1 and texts."""
     if not is_boolean(value):
         raise OptionError(f"{name} must be True or False, got {value!r:.200}")
     return bool(value)
@@ -79,7 +79,7 @@ def text(name: str, value: Any) -> str:
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """Return the members of a list, a tuple or an array; a text or a mapping is none."""
+    """Return the members of a list, a tuple or an array; refuse a text or a mapping."""
     is_array = hasattr(value, "shape") and hasattr(value, "tolist")
     if isinstance(value, (str, bytes)) or not (isinstance(value, Sequence) or is_array):
         raise OptionError(f"{name} must be a list or a tuple, got {value!r:.200}")

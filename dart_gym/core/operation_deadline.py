@@ -14,7 +14,7 @@ _ENDS_AT: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
 
 @contextlib.asynccontextmanager
 async def operation_deadline(seconds: float) -> AsyncIterator[None]:
-    """Cancel the block after so many seconds. Raises `TimeoutError`, as `asyncio.timeout` does."""
+    """Cancel the block after `seconds` and raise `TimeoutError`, as `asyncio.timeout` does."""
     token = _ENDS_AT.set(min(_ENDS_AT.get(), time.monotonic() + seconds))
     try:
         async with asyncio.timeout(seconds):

@@ -25,16 +25,16 @@ class TerminalState(StrEnum):
     MODEL_ERROR = "model_error"  # no engine could answer (set by the policy side)
     ENV_ERROR = "env_error"  # the desktop or the task's set-up broke
     DESKTOP_KILLED = "desktop_killed"  # a program inside ended the desktop: a failure of who acted there, not ours
-    INTERRUPTED = "interrupted"  # whoever played it was told to stop (set by the policy side)
+    INTERRUPTED = "interrupted"  # the player was told to stop (set by the policy side)
 
     @property
     def truncated(self) -> bool:
-        """Whether Gymnasium calls this `truncated` (cut from outside) rather than `terminated`."""
+        """Return whether Gymnasium calls this `truncated` (cut from outside) rather than `terminated`."""
         return self in (self.STEP_LIMIT, self.TIME_LIMIT, self.MODEL_ERROR, self.ENV_ERROR, self.INTERRUPTED)
 
     @property
     def trainable(self) -> bool:
-        """Whether a trajectory that ended so may be trained on."""
+        """Return whether a trajectory that ended so may be trained on."""
         return self not in (self.MODEL_ERROR, self.ENV_ERROR, self.INTERRUPTED)
 
 

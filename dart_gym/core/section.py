@@ -23,7 +23,11 @@ class Section(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """The section with these values, at the key `where` for messages. Raises `ConfigurationError`: a wrong one."""
+        """Return the section with these values; messages name it by the key `where`.
+
+        Raises:
+            ConfigurationError: if a value is invalid.
+        """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

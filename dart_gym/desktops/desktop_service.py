@@ -42,7 +42,12 @@ log = logging.getLogger(__name__)
 
 
 def parse_spec(text: str) -> DesktopSpec:
-    """The spec that the host wrote as JSON. Raises `ValueError` or `TypeError` when it is none."""
+    """Read the spec that the host wrote as JSON.
+
+    Raises:
+        ValueError: if it is not JSON or a value is impossible.
+        TypeError: if a field is unknown.
+    """
     fields = json.loads(text)
     if not isinstance(fields, dict):
         raise TypeError("a spec is an object")
@@ -100,7 +105,11 @@ async def serve_port(desktop: Desktop, reader: asyncio.StreamReader, writer: asy
 
 
 async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = LONGEST_ALONE_S) -> None:
-    """Start a desktop and serve it until nobody holds on to it, or a signal comes. Raises `DartGymError`: no start."""
+    """Start a desktop and serve it until its last client has gone, or a signal arrives.
+
+    Raises:
+        DartGymError: if the desktop does not start.
+    """
     ending = _ending()  # before anybody can see that it is here, and end it
     desktop = make_desktop(spec)
     await desktop.start(timeout=BOOT_TIMEOUT_S)
@@ -127,7 +136,7 @@ async def _death(desktop: Desktop) -> None:
 
 
 def _ending() -> asyncio.Event:
-    """What a signal sets from now on."""
+    """Return what a signal sets from now on."""
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)

@@ -18,5 +18,9 @@ DESKTOPS: Registry[Callable[[DesktopSpec], Desktop]] = Registry(
 
 
 def make_desktop(spec: DesktopSpec) -> Desktop:
-    """A desktop, not started yet. Raises `ConfigurationError`: unknown kind, or a spec that its kind cannot meet."""
+    """Make a desktop that is not started yet.
+
+    Raises:
+        ConfigurationError: if the kind is unknown, or cannot meet the spec.
+    """
     return DESKTOPS.get(spec.kind)(spec)

@@ -43,7 +43,7 @@ class Button:
     name: str = ""
 
     def contains(self, x: int, y: int) -> bool:
-        """Whether a point lies on it."""
+        """Return whether a point lies on it."""
         return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
 
     @property
@@ -91,7 +91,7 @@ class FakeDesktop:
 
     @property
     def alive(self) -> bool:
-        """Whether it is started and did not crash."""
+        """Return whether it is started and did not crash."""
         return self._alive
 
     def _check_alive(self) -> None:

@@ -111,7 +111,7 @@ class SharedCluster:
                 await cluster.stop()
 
     async def stop(self) -> None:
-        """Stop it, whoever still uses it."""
+        """Stop it, even if it is still in use."""
         async with self._lock:
             if self._cluster is not None:
                 await self._cluster.stop()
@@ -175,7 +175,7 @@ class ClusterLink:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether the link is in use by the process from which this one was forked."""
+        """Return whether the link is in use by the process from which this one was forked."""
         return self._pid is not None and self._pid != os.getpid()
 
     async def client(self) -> ClusterClient:

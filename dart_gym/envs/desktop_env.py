@@ -108,7 +108,13 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         raise DesktopError(f"{RESET_ATTEMPTS} desktops in a row failed to start the task: {detail}")
 
     def step(self, action: Action | dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Carry out an action, or its dict. Raises `TypeError`, `ValueError`: none; `EpisodeStateError`: no episode."""
+        """Perform an action or its dict.
+
+        Raises:
+            TypeError: if it is neither.
+            ValueError: if the dict describes no action.
+            EpisodeStateError: if no episode is running.
+        """
         typed = as_action(action)
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")

@@ -56,12 +56,12 @@ class Transition:
 
     @property
     def terminated(self) -> bool:
-        """Whether the episode ended by the task or the policy."""
+        """Return whether the episode ended by the task or the policy."""
         return ending(self.result)[0]
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode was cut."""
+        """Return whether the episode was cut."""
         return ending(self.result)[1]
 
     @property
@@ -106,7 +106,7 @@ class Mailbox:
                 self._arrived.notify()
 
     def wait(self, wanted: int, timeout: float | None) -> bool:
-        """Wait until there are so many answers (or a failure), or the time is over; returns whether there is any."""
+        """Wait for `count` answers, a failure or the end of the time, and return whether there is any."""
         with self._arrived:
             self._wanted = wanted
             self._arrived.wait_for(lambda: len(self._answers) >= self._wanted, timeout)
@@ -133,7 +133,7 @@ class Dispatcher:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it belongs to the process from which this one was forked."""
+        """Return whether it belongs to the process from which this one was forked."""
         return self._link.is_inherited
 
     @property
@@ -248,7 +248,7 @@ class Dispatcher:
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether an exception concerns this one desktop, which a reset replaces."""
+    """Return whether an exception concerns this one desktop, which a reset replaces."""
     if isinstance(error, ClusterError):
         return error.code in FAULTS
     return isinstance(error, DesktopError)

@@ -98,7 +98,11 @@ class TaskChoice:
         return cls(tuple(names), height, width, override, place, selection.skipped)
 
     def draw(self, rng: np.random.Generator) -> str:
-        """A task for the next episode. Raises `UnknownTaskError` where there is none."""
+        """Return a task for the next episode.
+
+        Raises:
+            UnknownTaskError: if there is no task to choose.
+        """
         if not self.task_ids:
             raise UnknownTaskError(f"there is no task to draw; {NO_TASKS}")
         return self.task_ids[int(rng.integers(len(self.task_ids)))] if len(self.task_ids) > 1 else self.task_ids[0]
@@ -116,7 +120,13 @@ class TaskChoice:
         return self.draw(rng) if asked is None else self.check(asked)
 
     def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
-        """A task asked for, if it fits the screen. Raises `ValueError`: not; `UnknownTaskError`, `TaskError`."""
+        """Check that a task exists and fits the screen, and return it.
+
+        Raises:
+            ValueError: if it does not fit.
+            UnknownTaskError: if there is no such task.
+            TaskError: if the task is malformed.
+        """
         resolved = resolve_task(task, self.override)
         check_runnable([resolved], self.place)
         spec = resolved.desktop
@@ -207,7 +217,13 @@ class EnvSettings:
 
     @classmethod
     def make(cls, task: str | None, options: EnvOptions) -> EnvSettings:
-        """From an environment's arguments. Raises `TypeError`: no such option; `ValueError`, `ConfigurationError`."""
+        """Build the settings from an environment's arguments.
+
+        Raises:
+            TypeError: if an option does not exist.
+            ValueError: if a value is out of range.
+            ConfigurationError: if values contradict each other.
+        """
         names = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, Any] = {**options}
         for name in values:
@@ -219,7 +235,11 @@ class EnvSettings:
         return cls(task=task, **values)
 
     def choices(self, num_envs: int = 1) -> list[TaskChoice]:
-        """Each environment's tasks, of one screen size. Raises `ConfigurationError`: too few machines; as `make`."""
+        """Return each environment's tasks, all of one screen size.
+
+        Raises:
+            ConfigurationError: if there are too few machines, and as `make`.
+        """
         arguments = self.task, self.tasks, self.suite, self.width, self.height
         if self.osworld_url is None:
             return [TaskChoice.make(*arguments, None, self.url)] * num_envs
@@ -250,7 +270,7 @@ class EnvSettings:
         pacing: str | None = None,
         time_limit_steps: int | None = None,
     ) -> ResetRequest:
-        """What a reset asks a session for; `time_limit_steps` is the limit of a wrapper, if that is smaller."""
+        """Return what a reset asks a session for; `time_limit_steps` is the limit of a wrapper, if that is smaller."""
         limits = [limit for limit in (self.max_steps, time_limit_steps) if limit is not None]
         return ResetRequest(
             task,

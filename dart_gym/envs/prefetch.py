@@ -5,8 +5,8 @@ next episode: its desktop is put right in the background. A step then waits for 
 faster than desktops are prepared.
 
 Invariants:
-    - Episodes are handed out in the order in which they were drawn, whoever is ready first, so which environment gets
-      which task and seed does not depend on timing, nor on the number of sessions.
+    - Episodes are handed out in the order in which they were drawn, not in the order of readiness, so which environment
+      gets which task and seed does not depend on timing, nor on the number of sessions.
     - A session draws an episode only once it holds a slot. So one that finds the cluster full holds nothing up:
       episodes are started in place then, as without prefetch.
 """

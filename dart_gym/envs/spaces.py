@@ -38,7 +38,7 @@ class Screenshot(spaces.Box):
         self.bounded_below = self.bounded_above = np.broadcast_to(np.True_, shape)
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a frame of this size."""
+        """Return whether it is a frame of this size."""
         return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.shape == self.shape
 
     def sample(self, mask: None = None, probability: None = None) -> NDArray[np.uint8]:
@@ -82,7 +82,7 @@ class UnicodeText(Space[str]):
         return False
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a text that is not too long."""
+        """Return whether it is a text that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: None = None, probability: None = None) -> str:
@@ -165,7 +165,7 @@ class ActionSpace(Space[Action]):
         return False
 
     def contains(self, x: Any) -> bool:
-        """Whether it is an action, or the dict of one."""
+        """Return whether it is an action, or the dict of one."""
         try:
             as_action(x)
         except (TypeError, ValueError):

@@ -10,7 +10,7 @@ Invariants:
       its next reset gets a fresh desktop.
     - Every observation is a fresh array; what is written into one shows nowhere else.
 
-Autoreset (`autoreset_mode`): DISABLED by default, because whoever trains chooses the next task and must not waste a
+Autoreset (`autoreset_mode`): DISABLED by default, because a trainer chooses the next task and must not waste a
 generation on an environment that has ended: reset it with `options={"reset_mask": mask}`. NEXT_STEP (the action of an
 environment that has ended is ignored, it is reset instead) and SAME_STEP (reset at once, `final_obs` and `final_info`
 in the info) are for code that expects them; both concern `step` only. Their episodes are drawn from a random stream of
@@ -64,7 +64,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         task: the task of every episode; "miniwob/click-test" by default.
         max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`; the smaller one of both applies.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
-        prefetch: spare desktops on which SAME_STEP prepares the next episodes; the cluster needs so many more.
+        prefetch: spare desktops on which SAME_STEP prepares the next episodes; the cluster needs that many more.
         options: the other settings by name; see `dart_gym.envs.env_settings.EnvSettings`.
 
     Raises:
@@ -164,8 +164,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         """Answers in the order of their arrival.
 
         Args:
-            min_ready: wait for so many (or for all that are in flight, if fewer).
-            max_ready: return at most so many.
+            min_ready: wait for at least this many (or for all that are in flight, if fewer).
+            max_ready: return at most this many.
             timeout: longest wait in seconds; fewer answers, or none, when it has passed.
 
         Raises:
@@ -243,7 +243,11 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     def step(
         self, actions: Sequence[Action | dict[str, Any]]
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step all, and wait for the slowest. Raises `EpisodeStateError`: one has ended and autoreset is disabled."""
+        """Step all environments and wait for the slowest.
+
+        Raises:
+            EpisodeStateError: if an episode has ended and autoreset is disabled.
+        """
         everyone = range(self.num_envs)
         ended = [i for i in everyone if self._dispatcher.latest[i] is not None and self._result(i).terminal is not None]
         actions = _per_env("actions", actions, everyone)
@@ -279,7 +283,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return infos
 
     def _restart(self, env_ids: Sequence[int]) -> None:
-        """Start drawn episodes: the prepared ones, and where there are none, in place; `recv` waits for those."""
+        """Start drawn episodes: prepared ones first, the others in place; `recv` waits for those."""
         episodes = [(i, self._prefetch.take() or self._draw_automatic()) for i in env_ids]
         self._submit_resets((i, episode) for i, episode in episodes if isinstance(episode, Draw))
         for i, episode in episodes:
@@ -349,7 +353,7 @@ def _masked(mask: Any, num_envs: int) -> list[int]:
 
 
 def _per_env(name: str, values: Any, env_ids: Sequence[int]) -> list[Any]:
-    """One value per environment; Nones if there are none."""
+    """Return one value per environment; all are None without values."""
     if values is None:
         return [None] * len(env_ids)
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__") or len(values) != len(env_ids):

@@ -51,7 +51,7 @@ class Owner:
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
-        """The owner that a label names; None if it is none."""
+        """Return the owner that a label names, or None if it is not such a label."""
         parts = label.split("/")
         if len(parts) != 5 or not (parts[3].isdigit() and parts[4].isdigit()):
             return None
@@ -63,7 +63,7 @@ class Owner:
         return f"{self.host}/{self.boot}/{self.pid_namespace}/{self.pid}/{self.started}"
 
     def is_dead(self, here: Owner) -> bool:
-        """Whether the owner has ended for sure, as process `here` can tell."""
+        """Return whether the owner has ended for sure, as process `here` can tell."""
         if self.host != here.host:
             return False  # of another machine that uses the same Docker daemon
         if self.boot != here.boot:
@@ -72,7 +72,7 @@ class Owner:
 
 
 def is_orphan(labels: Mapping[str, str], here: Owner) -> bool:
-    """Whether a container was made by a server that is dead."""
+    """Return whether a container was made by a server that is dead."""
     owner = Owner.parse(labels.get(SERVER_LABEL, ""))
     return owner is not None and owner.is_dead(here)
 
@@ -107,7 +107,7 @@ def desktop_container(
     seccomp: str = "",
     runtime: str = "",
 ) -> dict[str, Any]:
-    """What to create for one desktop: the body of the Engine's `/containers/create`."""
+    """Return what to create for one desktop: the body of the Engine's `/containers/create`."""
     host_config: dict[str, Any] = {
         **confined(limits, network),
         "Binds": [f"{directory}:{DIRECTORY}"],

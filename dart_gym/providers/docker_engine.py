@@ -75,7 +75,11 @@ class Engine:
         return self._client
 
     async def run(self, config: Mapping[str, Any], name: str) -> str:
-        """Create and start a container; return its id. Raises `DesktopError`: Docker refuses."""
+        """Create and start a container; return its id.
+
+        Raises:
+            DesktopError: if Docker refuses.
+        """
         creating = asyncio.ensure_future(self._create(config, name))
         try:
             container = await asyncio.shield(creating)
@@ -102,11 +106,11 @@ class Engine:
         try:
             container = await creating
         except DesktopError:
-            return  # there is none, and nobody waits for it
+            return  # no such container, and nobody waits for it
         await self.remove(container.id)
 
     async def inspect(self, container_id: str) -> dict[str, Any] | None:
-        """What Docker knows of a container; None when it is gone."""
+        """Return what Docker knows of a container; None when it is gone."""
         try:
             return dict(await self._docker.containers.container(container_id).show())
         except self._errors as error:

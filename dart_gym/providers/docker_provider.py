@@ -207,7 +207,7 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> Path:
 
 
 def _tail(directory: Path) -> str:
-    """What the desktop in the container said last, for an error message."""
+    """Return what the desktop in the container said last, for an error message."""
     try:
         with open(os.open(directory / LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), errors="replace") as file:
             text = file.read()[-_LOG_TAIL:].strip()

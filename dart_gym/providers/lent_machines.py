@@ -66,7 +66,11 @@ class LentDesktop(OSWorldDesktop):
 
 
 def osworld_machine(spec: DesktopSpec, lender: Lender, provider: str) -> Desktop:
-    """A desktop, not started, of a provider of OSWorld's machines. Raises `ConfigurationError`: other desktops."""
+    """Make a desktop, not started yet, on one of a provider's OSWorld machines.
+
+    Raises:
+        ConfigurationError: if other desktops are asked for.
+    """
     if (other := elsewhere(spec)) is not None:
         return other
     if spec.profile != "osworld":

@@ -1,4 +1,4 @@
-"""Who makes the desktops of a server: this machine, containers, machines that run already, or an installed package."""
+"""Providers of a server's desktops by name: this machine, containers, running machines, or an installed package."""
 
 import contextlib
 from collections.abc import Mapping

@@ -29,7 +29,11 @@ class UrlOptions(Options):
 
 
 class UrlProvider:
-    """See `dart_gym.providers.provider.Provider`. Raises `ConfigurationError`: a URL is none, or is given twice."""
+    """See `dart_gym.providers.provider.Provider`.
+
+    Raises:
+        ConfigurationError: if a URL is malformed or given twice.
+    """
 
     name = "url"
     options_type = UrlOptions

@@ -1,4 +1,4 @@
-"""Who caused that an episode has ended: programs of its desktop, or host, server and network.
+"""Decide who caused the end of an episode: programs of its desktop, or host, server and network.
 
 The former is a failure of the agent that acts there, with a score of 0: breaking things would be a way to have bad
 episodes left out of training. The latter has no score and is never trained on. It is decided by what no program inside
@@ -41,7 +41,7 @@ async def caused_inside(desktop: Desktop, judged: WatchedDesktop | None, error: 
 
     Args:
         desktop: the desktop.
-        judged: the desktop as its evaluation sees it; None while there is none.
+        judged: the desktop as its evaluation sees it; None before that.
         error: what the operation has raised.
     """
     if isinstance(error, DesktopKilledError | DesktopStateError) or await was_killed(desktop):

@@ -2,7 +2,7 @@
 
 Invariants:
     - Scores of one policy differ with the pacing, so it is recorded in every info.
-    - Values that cannot be meant are refused when a request is made, on the side of whoever asks.
+    - Values that cannot be meant are refused when a request is made, on the side of the client.
     - The task is looked up once, on the side that plays (`resolve`). A task's file is read on the side that asks.
 """
 
@@ -69,7 +69,7 @@ def pacing_named(name: str | None) -> Pacing:
 
 
 def describe(pacing: Pacing, settled: SettleResult | None) -> dict[str, Any]:
-    """What infos say about a wait: how long it was, and whether the screen stood still in the end. Pure."""
+    """Return what infos say about a wait: how long it was, and whether the screen stood still in the end. Pure."""
     return {
         "pacing": pacing.name,
         "settled": True if settled is None else settled.stable,
@@ -129,7 +129,12 @@ class ResetRequest:
         return resolve_task(self.task, self.desktop)
 
     def with_content(self) -> ResetRequest:
-        """The same request with a task's file read. Raises `UnknownTaskError`, `TaskError`: unreadable, or no task."""
+        """Return the same request with a task's file read.
+
+        Raises:
+            UnknownTaskError: if the file is missing.
+            TaskError: if it holds no task.
+        """
         if isinstance(self.task, str) and self.task.endswith(".json"):
             return dataclasses.replace(self, task=task_from_file(Path(self.task)).raw)
         return self

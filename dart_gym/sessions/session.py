@@ -145,7 +145,11 @@ class Session:
         return _Episode(task, request, desktop, scenario, prepared, info)
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
-        """Carry out an action, and return what the settled screen shows. Raises `EpisodeStateError`: no episode."""
+        """Perform an action and return what the settled screen shows.
+
+        Raises:
+            EpisodeStateError: if no episode is running.
+        """
         return await self._guarded("step", lambda run, timer: self._step(run, action, timer), deadline_s)
 
     async def _step(self, episode: _Episode, action: Action, timer: PhaseTimer) -> _Outcome:
@@ -251,7 +255,12 @@ class Session:
         return StepResult(observation, terminal, evaluation, steps, timer.finish(), info)
 
     async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
-        """A perfect user's next action. Raises `EpisodeStateError`: no episode; `TaskError`: no oracle."""
+        """Return a perfect user's next action.
+
+        Raises:
+            EpisodeStateError: if no episode is running.
+            TaskError: if the task has no oracle.
+        """
         episode = self._running()
         async with operation_deadline(deadline_s):
             return await episode.scenario.oracle(episode.desktop)
@@ -266,7 +275,7 @@ class Session:
 
     @property
     def running(self) -> bool:
-        """Whether an episode is under way."""
+        """Return whether an episode is under way."""
         return self._episode is not None
 
     def _running(self) -> _Episode:

@@ -95,17 +95,17 @@ class Slot:
 
     @property
     def alive(self) -> bool:
-        """Whether it has a living desktop."""
+        """Return whether it has a living desktop."""
         return self._desktop is not None and self._desktop.alive
 
     def fits(self, spec: DesktopSpec, owner: str | None = None) -> bool:
-        """Whether its desktop can be kept for an episode with this spec, of its holder or of another owner."""
+        """Return whether its desktop can be kept for an episode with this spec, of its holder or of another owner."""
         known = spec.reusable and self._user == (self.owner if owner is None else owner)
         return self.alive and (known and not self._marked or self._fresh) and self.spec == spec
 
     @property
     def _marked(self) -> bool:
-        """Whether the desktop has got traces in its episode that no reset takes back."""
+        """Return whether the desktop has got traces in its episode that no reset takes back."""
         return isinstance(self._desktop, Traceable) and self._desktop.traces > self._traces
 
     def begin_episode(self) -> None:
@@ -118,7 +118,11 @@ class Slot:
         return getattr(self._desktop, "memory_bytes", None) if self.alive else None
 
     async def desktop(self, spec: DesktopSpec) -> Desktop:
-        """A started desktop: the one there if it fits, else a fresh one. Raises `DesktopError`: the slot is empty."""
+        """Return a started desktop: the present one if it fits, or else a new one.
+
+        Raises:
+            DesktopError: if the slot is empty.
+        """
         if not self.fits(spec):
             await self.boot(spec)
         assert self._desktop is not None  # for the type checker: it fits, or was booted
@@ -130,7 +134,11 @@ class Slot:
         return self._desktop
 
     async def boot(self, spec: DesktopSpec) -> None:
-        """Replace the desktop by a fresh one. Raises `DesktopError`: it did not boot; the slot is empty then."""
+        """Replace the desktop by a new one.
+
+        Raises:
+            DesktopError: if it does not boot; the slot is empty then.
+        """
         self.discard()
         desktop = self._desktop_factory(spec)
         self._desktop = desktop

@@ -45,7 +45,7 @@ class Site:
 
     @property
     def template(self) -> Any:
-        """What `state.json` holds: a state, in which a seed chooses the "$parameters", if it has some; None without."""
+        """Return the state in `state.json`, whose "$parameters" a seed chooses, or None without such a file."""
         file = self.folder / "state.json"
         return json.loads(file.read_bytes()) if not self.command and file.is_file() else None
 
@@ -75,7 +75,11 @@ def _plain(name: str) -> str:
 
 
 def read_site(folder: Path, allowed: list[str]) -> Site:
-    """The site in a folder; `allowed` are hosts besides reserved ones. Raises `ConfigurationError`: what is wrong."""
+    """Read the site in a folder; `allowed` are hosts besides the reserved ones.
+
+    Raises:
+        ConfigurationError: if the site is malformed; the message names what is wrong.
+    """
     name = _plain(folder.name)
     try:
         fields = json.loads((folder / "site.json").read_bytes()) if (folder / "site.json").is_file() else {}

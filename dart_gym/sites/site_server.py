@@ -45,7 +45,7 @@ class _Served:
 
 
 class SiteServer:
-    """Serves sites (`{"name", "host", "folder", "port"}`) to whoever connects to a listening socket."""
+    """Serves sites (`{"name", "host", "folder", "port"}`) to all clients of a listening socket."""
 
     def __init__(self, sites: Sequence[dict[str, Any]]) -> None:
         self._names = {site["name"]: _Served(Path(site["folder"]), site["port"]) for site in sites}
@@ -83,7 +83,11 @@ class SiteServer:
         await self._stack.aclose()
 
     async def set_state(self, name: str, state: Any) -> None:
-        """Begin an episode of a site. Raises `DesktopError`: no such site, or its program does not answer."""
+        """Begin an episode of a site.
+
+        Raises:
+            DesktopError: if there is no such site, or its program does not answer.
+        """
         served = self._served(name)
         served.state, self._sealed = SiteState(state, state), False
         if served.port:
@@ -166,7 +170,7 @@ class SiteServer:
 
 
 def page(folder: Path, path: str) -> Path | None:
-    """The file of a path below a folder, `index.html` for one without an ending; None: there is none.
+    """The file of a path below a folder, `index.html` for one without an ending; None without such a file.
 
     What bundled sites have in common, `/site.js` and `/site.css`, is found in every site.
     """

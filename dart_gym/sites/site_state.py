@@ -44,7 +44,7 @@ def merged(old: Any, new: Any) -> Any:
 
 
 def changes(initial: Any, current: Any, path: str = "") -> dict[str, Any]:
-    """What differs, down to what is no object on both sides, by path ("messages.m3.folder"); None where it is gone."""
+    """Return what differs, by path ("messages.m3.folder"), down to values that are no objects; None if removed."""
     if not isinstance(initial, dict) or not isinstance(current, dict):
         return {} if initial == current and type(initial) is type(current) else {path: current}
     found: dict[str, Any] = {}

@@ -122,7 +122,7 @@ def _sync(path: Path) -> None:
 
 
 def _usual_mode() -> int:
-    """What `open` would give: there is no way to ask for the mask without setting it."""
+    """Return what `open` would give: there is no way to ask for the mask without setting it."""
     with open("/proc/self/status", encoding="ascii") as status:
         mask = next(line for line in status if line.startswith("Umask:"))
     return 0o666 & ~int(mask.split()[1], 8)

@@ -25,7 +25,7 @@ def refusal(origins: Sequence[str], hosts: Sequence[str], *, loopback: bool, own
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether the Host of a request is a loopback name or address. Pure."""
+    """Return whether the Host of a request is a loopback name or address. Pure."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

@@ -59,7 +59,7 @@ class Registry(Generic[T]):
     checks: tuple[Check, ...] = ()
 
     def get(self, name: str) -> T:
-        """What a name stands for, of a built-in thing or an entry point, or "module:Class" (maybe of a file here).
+        """Return what a name stands for: a built-in thing, an entry point or "module:Class" (maybe of a file here).
 
         Raises:
             UnknownNameError: there is no such name; the message suggests a near one.
@@ -138,14 +138,14 @@ def has(*methods: str, **called: tuple[str, ...]) -> Check:
 
 
 def _member(found: Any, name: str) -> Any:
-    """What an object or the instances of a class have under a name; a class itself can always be called."""
+    """Return what an object or the instances of a class have under a name; a class itself can always be called."""
     if not isinstance(found, type):
         return getattr(found, name, None)
     return next((vars(base)[name] for base in found.__mro__ if name in vars(base)), None)
 
 
 def called_with(*positional: str, keywords: tuple[str, ...] = ()) -> Check:
-    """The check that an object can be called with so many positional arguments, and with these keywords."""
+    """Return a check that an object can be called with `count` positional arguments and these keywords."""
     wanted = f"({', '.join([*positional, *(f'{name}=' for name in keywords)])})"
 
     def check(found: Any) -> str | None:

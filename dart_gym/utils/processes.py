@@ -70,7 +70,7 @@ def start_time(pid: int) -> int | None:
 
 
 def has_ended(pid: int, started: int, pid_namespace: str | None = None) -> bool:
-    """Whether the process of this pid and start time has ended for sure; of another `pid_namespace` nobody can tell."""
+    """Return whether a process has certainly ended; False in another `pid_namespace`, where that is unknown."""
     return pid_namespace in (None, own_pid_namespace()) and start_time(pid) != started
 
 

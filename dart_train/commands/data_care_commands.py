@@ -245,7 +245,11 @@ def show_findings(report: CheckReport, console: Console) -> None:
 def _written_down(
     context: ModuleContext, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
 ) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
-    """What has no tokens of the run's model, in its words. Raises `InvalidTrajectoryError`: it cannot be."""
+    """Return a trajectory without tokens of the run's model, written in the model's words.
+
+    Raises:
+        InvalidTrajectoryError: if that is not possible.
+    """
     if any(step.response_ids for step in trajectory.steps):
         return trajectory, images
     model, agent = context.run.checkpoint(0), context.config.agent

@@ -52,7 +52,7 @@ def module_context(
     url: Url = None,
     reads: bool = False,
 ) -> Iterator[ModuleContext]:
-    """What a module needs; what the file system does to it meanwhile is explained.
+    """Yield what a module needs, and explain errors of the file system in the block.
 
     A configuration that lies in the directory of a run is of that run, wherever the command is called; with `reads`
     nothing is created.

@@ -303,7 +303,7 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("data.curation.batch_groups", "trainer.groups_per_step", "a batch is what one step trains on"),
     ("rollout.seed", "seed", "the run has one seed"),
     ("warmup.seed", "seed", "the run has one seed"),
-    ("rollout.engine.images", "agent.screenshots", "prompts hold so many screenshots"),
+    ("rollout.engine.images", "agent.screenshots", "a prompt holds that many screenshots"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 
@@ -326,7 +326,11 @@ def _set(section: Section, path: str, value: Any) -> None:
 
 
 def parse_overrides(items: list[str]) -> list[tuple[list[str], Any]]:
-    """Read `a.b=value` overrides; values are YAML. Raises `ConfigError`: an item without `=`."""
+    """Parse `a.b=value` overrides; values are YAML.
+
+    Raises:
+        ConfigError: if an item has no `=`.
+    """
     parsed = []
     for item in items:
         key, equals, text = item.partition("=")
@@ -350,7 +354,11 @@ def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
-    """Read a YAML configuration with overrides `key.subkey=value`. Raises `ConfigError`: no file, key or value."""
+    """Read a YAML configuration with overrides `key.subkey=value`.
+
+    Raises:
+        ConfigError: if the file, a key or a value is invalid.
+    """
     path = Path(path)
     try:
         values = yaml.safe_load(path.read_text())

@@ -76,7 +76,7 @@ class Availability:
             self.restored()
 
     def restored(self) -> None:
-        """It is back, whoever missed it."""
+        """Note that it is back, for all callers."""
         if self._since is None:
             return
         with self._lock:
@@ -88,18 +88,18 @@ class Availability:
 
     @property
     def away(self) -> bool:
-        """Whether it is away now."""
+        """Return whether it is away now."""
         return self._since is not None
 
     @property
     def timed_out(self) -> bool:
-        """Whether it has been away for longer than anybody waits."""
+        """Return whether it has been away for longer than anybody waits."""
         since = self._since
         return since is not None and self._clock() - since > self._timeout
 
     @property
     def reason(self) -> str:
-        """What was said last."""
+        """Return what was said last."""
         return self._reason
 
     def state(self) -> Absence | None:
@@ -111,7 +111,11 @@ class Availability:
 
 
 def insist(ask: Callable[[], T], unavailable_timeout_s: float) -> T:
-    """Ask the database until it answers. Raises `DataError`: away for too long, or something else is wrong."""
+    """Ask the database until it answers.
+
+    Raises:
+        DataError: if it does not answer for too long, or reports another error.
+    """
     availability = Availability("the database", unavailable_timeout_s)
     while True:
         try:

@@ -58,7 +58,11 @@ class Fingerprint:
 
 
 def read_fingerprint(directory: str | Path) -> Fingerprint | None:
-    """The fingerprint in a directory of weights; None without one. Raises `CheckpointError`: unreadable."""
+    """Return the fingerprint in a directory of weights, or None if it has none.
+
+    Raises:
+        CheckpointError: if it is unreadable.
+    """
     try:
         fields = json.loads((Path(directory) / FILE).read_bytes())
         rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}

@@ -59,7 +59,7 @@ def engine_use(row: dict[str, Any]) -> float | None:
 
 
 def parse_line(line: bytes, path: Path) -> dict[str, Any] | None:
-    """The object of one line; None, and a warning, for what is none."""
+    """Return the object of one line, or None with a warning for anything else."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -5,5 +5,5 @@ VERSION = "0.2.0"
 
 
 def same_series(written: str) -> bool:
-    """Whether what a version has written can be gone on with: before 1.0 each minor version may change every format."""
+    """Return whether files of a version can be used; before 1.0 each minor version may change every format."""
     return written.split(".")[:2] == VERSION.split(".")[:2]

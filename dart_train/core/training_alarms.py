@@ -115,7 +115,7 @@ class AlarmBoard:
     """The alarms of one life of a trainer.
 
     Args:
-        window: steps that are averaged; alarms are not raised before so many have been seen. 0 for no alarms.
+        window: steps that are averaged; alarms are not raised before that many have been seen. 0 for no alarms.
         limits: limits that replace those of `ALARMS`, by name.
 
     Attributes:

@@ -30,7 +30,7 @@ class CheckSetting:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether GPUs are checked."""
+        """Return whether GPUs are checked."""
         return self.device == "cuda"
 
     def as_values(self) -> dict[str, Any]:

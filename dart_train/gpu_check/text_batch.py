@@ -13,7 +13,7 @@ from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch
 from dart_train.trainer.batches.samples import Sample
 
 RESPONSE_SHARE = 16
-"""One token in so many belongs to the response."""
+"""One token in this many belongs to the response."""
 
 
 def text_batch(model_dir: str | Path, tokens: ModelTokens, *, length: int) -> MicroBatch:

@@ -65,7 +65,7 @@ class StepShape:
 
     @property
     def title(self) -> str:
-        """What the table calls it."""
+        """Return what the table calls it."""
         kind = f"LoRA r={LORA_RANK}" if self.lora else "all weights"
         return f"width {self.text['hidden_size']}, {self.layers} layers, {kind}"
 

@@ -78,7 +78,7 @@ class Variant:
 
 
 def read_switch(text: str) -> list[Variant]:
-    """The variants of "NAME=VALUE,VALUE". Raises `ConfigError` for what is none."""
+    """Return the variants of "NAME=VALUE,VALUE". Raises `ConfigError` for anything else."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise ConfigError(f"--switch {text!r} is not NAME=VALUE,VALUE, such as pool=on,off")
@@ -130,7 +130,7 @@ def variants_of(switches: Sequence[str], *, grid: bool = False) -> list[Variant]
 
 
 def read_budget(text: str) -> Settings:
-    """What a budget such as "2000rollouts" or "20minutes" sets. Raises `ConfigError` for what is none."""
+    """Return what a budget such as "2000rollouts" or "20minutes" sets. Raises `ConfigError` for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(rollouts|minutes)", text)
     if not match or float(match[1]) <= 0 or (match[2] == "rollouts" and "." in match[1]):
         raise ConfigError(f"--budget {text!r} is neither of the form 2000rollouts nor 20minutes")
@@ -148,7 +148,7 @@ class Planned:
 
     @property
     def label(self) -> str:
-        """What it is called, and its directory."""
+        """Return what it is called, and its directory."""
         return f"{re.sub('[^A-Za-z0-9._-]+', '-', self.variant)}/{self.config.name}"
 
 

@@ -97,7 +97,7 @@ def _taken(what: str, config: RunConfig, run: RunDirectory) -> DataError:
 
 
 def demand_of(config: RunConfig, gpus: int) -> Placement:
-    """What a run asks of a cluster with so many GPUs; which ones it gets is Ray's to say. Pure.
+    """Return what a run asks of a cluster with `gpus` GPUs; Ray chooses which ones. Pure.
 
     Raises:
         PlacementError: it has too few, or they cannot be shared there.
@@ -163,7 +163,7 @@ class ClusterNodes:
 
     @property
     def _ranks(self) -> dict[str, float]:
-        """What the trainer's ranks take of a node together."""
+        """Return what the trainer's ranks take of a node together."""
         wanted, nodes = self._wanted, self._wanted.trainer_nodes
         gpus = wanted.trainer_memory if wanted.shared else wanted.trainer_gpus / nodes
         return {"CPU": wanted.ranks // nodes, **({"GPU": gpus} if gpus else {})}
@@ -270,7 +270,7 @@ class ClusterNodes:
         return ""
 
     def _ask(self, identity: str, name: str) -> NodeFacts | str:
-        """What a node says of itself, once it has; else why nothing can be put there."""
+        """Return what a node says of itself, once it has; else why nothing can be put there."""
         import ray
 
         if identity not in self._asked:

@@ -26,7 +26,11 @@ def shuffled(config: RunConfig) -> RunConfig:
 
 
 def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirectory:
-    """Run the control (or go on with it) for the run's report. Raises `DartTrainError`: the run is not finished."""
+    """Run the control for the run's report, or resume it.
+
+    Raises:
+        DartTrainError: if the run is not finished.
+    """
     run = RunDirectory(runs_dir / config.name)
     if not run.figures.exists():
         raise DartTrainError(f"{run.root} has no report yet; finish the run first: dart-train run CONFIG")

@@ -132,7 +132,12 @@ class Pipeline:
         return listed
 
     def execute(self, only: Collection[str] | None = None) -> None:
-        """Run every unfinished phase. Raises `Interrupted`: go on later; `DartTrainError`: a module crashed."""
+        """Run every unfinished phase.
+
+        Raises:
+            Interrupted: if the run was stopped and can be resumed.
+            DartTrainError: if a module crashed.
+        """
         self.state.values["lives"] += 1
         self._write(self.state.save)
         phases = [phase for phase in self.phases() if only is None or phase[0] in only]
@@ -341,7 +346,11 @@ def reach_cluster(url: str, token: str | None = None) -> None:
 
 
 def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
-    """Make or reopen the directory of a run. Raises `RunDirectoryError`: another configuration's, or unwritable."""
+    """Create or reopen the directory of a run.
+
+    Raises:
+        RunDirectoryError: if it belongs to another configuration, or cannot be written.
+    """
     run = RunDirectory(runs_dir / config.name)
     run.create()
     afresh = f"remove {run.root} to start afresh, or choose another --name"

@@ -21,7 +21,7 @@ from dart_train.run.run_directory import write_json
 
 CANDIDATES = 4
 RADIUS = 8
-"""Clicks within so many pixels count as one place."""
+"""Clicks within this distance, in pixels, count as one place."""
 
 Point = tuple[int, int]
 Candidate = tuple[str, int]

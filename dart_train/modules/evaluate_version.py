@@ -82,7 +82,7 @@ def main(
 
 
 def planned(config: RunConfig, *, trained_only: bool = False) -> list[EpisodeKey]:
-    """What is played, task by task: equal for every evaluation of a run, so that they compare."""
+    """Return what is played, task by task: equal for every evaluation of a run, so that they compare."""
     evaluation = config.evaluation
     counts = [(task, evaluation.episodes) for task in config.train_tasks]
     counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]
@@ -100,7 +100,11 @@ def policy_seeds(config: RunConfig) -> int:
 
 
 def check_counted(outcomes: Sequence[Trajectory]) -> None:
-    """Say which episodes were lost in every attempt. Raises `EpisodeLost`: all of them."""
+    """Report which episodes were lost in every attempt.
+
+    Raises:
+        EpisodeLost: if all episodes were.
+    """
     said = say_lost(outcomes)
     if outcomes and all(one.lost_by for one in outcomes):
         raise EpisodeLost(f"{said}; the cluster's log may say why, and the same command goes on here")

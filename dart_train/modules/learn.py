@@ -42,7 +42,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
     Args:
         config: the run.
         run: its directory.
-        ranks: that will train together, where this process is none of them: it only checks the settings. It does not
+        ranks: that will train together, where this process is not one of them: it only checks the settings. It does not
             see what a rank sees (the launcher sees all GPUs, a rank one), so it looks at no device and initializes
             none, which would take memory of it.
 
@@ -143,7 +143,12 @@ def _learn(context: ModuleContext) -> None:
 
 
 def _learn_with(context: ModuleContext) -> None:
-    """Train with another trainer. Raises `PluginError`: there is none of this name; `ConfigError`: wrong options."""
+    """Train with another trainer.
+
+    Raises:
+        PluginError: if there is no trainer of this name.
+        ConfigError: if its options are invalid.
+    """
     from dart_train.trainer.trainer_loop import run_trainer
 
     settings = context.config.trainer

@@ -78,7 +78,11 @@ class ModuleContext:
 
     @property
     def url(self) -> str:
-        """URL of the environment cluster. Raises `ConfigurationError`: none was given."""
+        """Return the URL of the environment cluster.
+
+        Raises:
+            ConfigurationError: if none was given.
+        """
         url = self.config.cluster.url
         if url is None:
             raise ConfigurationError(
@@ -119,7 +123,7 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
     """Return a version that can be loaded, or the newest that is whole, with its path on this node.
 
     Raises:
-        CheckpointError: there is none, or the version that is asked for is damaged.
+        CheckpointError: if there is no version, or the one that is asked for is damaged.
     """
     rows = data.completed_checkpoints()
     if version is not None:
@@ -142,7 +146,11 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
 
 
 def check_model(path: str | Path) -> None:
-    """See that a directory holds the model that was written there. Raises `CheckpointError`: it does not."""
+    """Check that a directory still holds the model that was written there.
+
+    Raises:
+        CheckpointError: if it does not.
+    """
     if "://" in str(path):
         return
     config, weights = Path(path) / "config.json", [*Path(path).glob("*.safetensors"), *Path(path).glob("*.bin")]

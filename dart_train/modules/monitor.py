@@ -144,7 +144,7 @@ async def _play(context: ModuleContext, pool: EnginePool, model_dir: Path) -> Se
 
 
 def _row(version: int, rollouts: int, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """What is written of one evaluation: the mean over tasks, and every task's mean; lost episodes count nothing."""
+    """Return what is written of one evaluation: the mean over tasks, and every task's mean, without lost episodes."""
     tasks: dict[str, list[float]] = {}
     for one in episodes:
         if not one.lost_by:
@@ -160,7 +160,7 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def out_of_patience(rows: Sequence[dict[str, Any]], patience: int | None) -> bool:
-    """Whether so many evaluations have brought nothing better than the best before them. Pure."""
+    """Return whether the last `patience` evaluations brought nothing better than the best before them. Pure."""
     return patience is not None and len(rows) - 1 - rows.index(best_of(rows)) >= patience
 
 

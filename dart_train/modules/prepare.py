@@ -19,7 +19,11 @@ OWN_TRAINER = "dart_grpo"
 
 
 def main(context: ModuleContext) -> None:
-    """Publish version 0, once. Raises `ConfigurationError`: our trainer does not know the model's family."""
+    """Publish version 0, once.
+
+    Raises:
+        ConfigurationError: if our trainer does not support the model's family.
+    """
     target = context.run.checkpoint(0)
     if not target.exists():
         model, agent = context.config.model, context.config.agent

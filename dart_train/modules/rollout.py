@@ -38,7 +38,11 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
-    """Play rollouts until the budget is spent, and say so in the database. Raises `SystemExit`: told to stop."""
+    """Play rollouts until the budget is spent, and record that in the database.
+
+    Raises:
+        SystemExit: if the process is told to stop.
+    """
     collect_rarely()
     config = context.config.rollout
     listen = listen_address(config.metrics_listen, context.run)
@@ -78,7 +82,7 @@ def listen_address(configured: str | None, run: RunDirectory) -> str:
 
 
 def seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
-    """What is left of the minutes; every line of metrics stands for an interval of an earlier life."""
+    """Return what is left of the minutes; every line of metrics stands for an interval of an earlier life."""
     if config.budget_minutes is None:
         return None
     return 60 * config.budget_minutes - config.metrics_interval_s * sum(1 for _ in read_metrics(run.metrics("rollout")))
@@ -87,7 +91,7 @@ def seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
 async def _serve(
     service: RolloutService, listen: str, panel: RolloutPanel | None = None, seconds: float | None = None
 ) -> tuple[RolloutSummary, bool]:
-    """Run until done, or for so many seconds, or told to stop; returns the counts and whether it was told to."""
+    """Run until done, out of time or told to stop; return the counts and whether it was told to stop."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -23,7 +23,7 @@ UNLIMITED = 1 << 30
 
 
 def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
-    """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save."""
+    """Train on the demonstrations and publish the result; or continue from it for some seconds and only save."""
     config, version = context.config, 1
     with context.open_data() as data:
         published = {row.version: row for row in data.checkpoints()}
@@ -61,7 +61,7 @@ def trained_as(config: RunConfig) -> TrainedAs:
 
 
 def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
-    """As configured, or for so many seconds with another order of samples."""
+    """As configured, or for some seconds with another order of samples."""
     if not seconds:
         return config.warmup
     changed = {"max_steps": 0, "max_seconds": seconds, "seed": config.seed + 1}

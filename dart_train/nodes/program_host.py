@@ -33,7 +33,7 @@ setpriv --pdeathsig TERM "$@" & trap "kill $!" TERM
 while :; do wait $!; status=$?; kill -0 $! 2>/dev/null || exit $status; done"""
 KEEPER = ("sh", "-c", KEEPER_SCRIPT, "engine")
 """Around a server with workers of its own, such as vLLM: an actor that ends kills its children at once, and the server,
-which is none of them, is then told to end."""
+which is not a child, is then told to end."""
 MOST_BYTES = 1 << 20  # of one file that `poll` hands on at a time
 HOST, PORT, CERTIFICATE, KEY = "@HOST@", "@PORT@", "@CERTIFICATE@", "@KEY@"
 """Stand in a program's arguments for what only its node knows."""

@@ -133,7 +133,7 @@ def ask_window(address: str, run: str, what: str, arguments: dict[str, Any]) -> 
 
 
 def told(asks: dict[str, Any]) -> str:
-    """What an actor asks of its node, for people; "" for nothing that a node may be short of."""
+    """Return what an actor asks of its node, for people; "" for nothing that a node may be short of."""
     wanted = {"CPU": asks.get("num_cpus", 0), "GPU": asks.get("num_gpus", 0), **asks.get("resources", {})}
     listed = ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count)
     return f"{{{listed}}} free" if listed else ""
@@ -149,7 +149,7 @@ def start(
 
 
 def asks_of(kind: EngineKind, launch: Launch, *, shared: bool) -> dict[str, Any]:
-    """What an engine asks of its node: its GPUs, or its part of one that is `shared`; else a core a thread. Pure."""
+    """Return what an engine asks of its node: its GPUs, its part of a `shared` one, or a core for each thread. Pure."""
     if not launch.gpus:
         return {"num_cpus": getattr(kind, "threads", 1)}
     return {"num_cpus": 1, "num_gpus": launch.gpu_memory if shared else len(launch.gpus)}

@@ -1,4 +1,4 @@
-"""RemoteProgram: a program on another node as whoever started it sees it: a `Process`, like a child.
+"""RemoteProgram: a program on another node with the interface of a child process (`Process`).
 
 Invariants:
     - Nothing here waits for a node but `begun` and `wait`, which have a deadline, and `kill_all`, which waits 2 s.
@@ -78,7 +78,7 @@ class RemoteProgram(Polled):
 
     @property
     def waiting(self) -> str:
-        """What it waits for and since when; "" once a node has it."""
+        """Return what it waits for and since when; "" once a node has it."""
         settled = self.started is not None or self.returncode is not None
         if settled or not self.asks or time.time() - self.since < PATIENCE_S:
             return ""

@@ -13,7 +13,7 @@ SHARED_ENV = "DART_GPUS_SHARED"
 
 
 def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: bool) -> RunOnNodes:
-    """What nodes are told of a run. What gives access to database and object store comes from this environment.
+    """Return what nodes are told of a run. What gives access to database and object store comes from this environment.
 
     Args:
         config: the run.

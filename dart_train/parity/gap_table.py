@@ -16,7 +16,7 @@ class Gap:
 
     Attributes:
         expected: most that rounding explains, in nats.
-        parts: (step, token, one's, the other's) of the first token that is further off; None where there is none.
+        parts: (step, token, one's, the other's) of the first token that is further off, or None.
     """
 
     pair: str
@@ -27,7 +27,7 @@ class Gap:
 
     @property
     def agrees(self) -> bool:
-        """Whether rounding explains it."""
+        """Return whether rounding explains it."""
         return self.parts is None and not (self.expected >= HALF and self.mean > HALF_MEAN)
 
 

@@ -46,7 +46,11 @@ class Recorded:
 
 
 async def record(engine: Engine, model_dir: str | Path, shape: Shape) -> Recorded:
-    """Have an engine answer. Raises `EngineError`: it does not answer, or its answers cannot be trained on."""
+    """Let an engine answer, and return the conversation.
+
+    Raises:
+        EngineError: if it does not answer, or its answers cannot be trained on.
+    """
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     samples: list[Sample] = []
     screens: dict[str, NDArray[np.uint8]] = {}

@@ -36,7 +36,7 @@ class GPU:
 
     @property
     def occupied(self) -> bool:
-        """Whether somebody computes on it already."""
+        """Return whether somebody computes on it already."""
         return self.used_mb >= OCCUPIED_MB
 
 

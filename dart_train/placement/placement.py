@@ -1,4 +1,4 @@
-"""Who gets which GPUs: what a run wants of so many (`demand`), and where that is on one machine (`place`). Pure.
+"""Placement on GPUs: what a run needs of n GPUs (`demand`), and which ones it gets on one machine (`place`). Pure.
 
 Invariants:
     - What a configuration names is given exactly or refused with the numbers; only what it leaves out is chosen.
@@ -85,7 +85,7 @@ class Placement:
 
     @property
     def sentence(self) -> str:
-        """What a person is told when a run starts."""
+        """Return what a person is told when a run starts."""
         demand = self.demand
         engines = "engines run elsewhere"
         if demand.replicas:
@@ -101,7 +101,7 @@ class Placement:
 
 
 def demand(config: RunConfig, gpus: int) -> Demand:
-    """What a run takes of so many GPUs.
+    """Return what a run takes of `count` GPUs.
 
     Args:
         config: the run.
@@ -198,7 +198,7 @@ def _kind(gpu: GPU) -> tuple[int, str]:
 
 
 def _take(kinds: list[list[GPU]], count: int, key: str, free: Sequence[GPU]) -> list[GPU]:
-    """Remove `count` GPUs of one kind from the lists, from the largest kind that has so many."""
+    """Remove `count` GPUs of one kind from the lists, from the largest kind that has enough."""
     for kind in kinds if count else [[]]:
         if len(kind) >= count:
             taken, kind[:] = kind[:count], kind[count:]
@@ -211,7 +211,7 @@ def _take(kinds: list[list[GPU]], count: int, key: str, free: Sequence[GPU]) -> 
 
 
 def too_few(wanted: Demand, gpus: int, by_others: str = "") -> str:
-    """What is said of a machine that has too few GPUs for a run."""
+    """Return what is said of a machine that has too few GPUs for a run."""
     for_engines = f"{wanted.replicas} x {wanted.engine_gpus} for engines" if wanted.engine_gpus else "none for engines"
     together = " on the same ones" if wanted.shared else ""
     together += f", {wanted.monitor_gpus} for the monitor's engine" if wanted.monitor_gpus else ""

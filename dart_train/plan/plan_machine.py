@@ -15,7 +15,7 @@ from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
 
 
 def this_machine() -> Machine:
-    """What there is here: the GPUs that a run may use, and the memory."""
+    """Return what there is here: the GPUs that a run may use, and the memory."""
     host, found = psutil.virtual_memory().total, gpus_here()
     if not found:
         return Machine(host_bytes=host)
@@ -24,7 +24,11 @@ def this_machine() -> Machine:
 
 
 def model_size(path: str, model: str | None = None) -> ModelSize:
-    """The size of a run's model, or of a published one named `model`. Raises `ConfigError`: no such model here."""
+    """Return the size of a run's model, or of a published model named `model`.
+
+    Raises:
+        ConfigError: if there is no such model here.
+    """
     if model is not None:
         if model not in PUBLISHED:
             raise ConfigError(f"--model {model!r} is unknown; published sizes are {', '.join(PUBLISHED)}")

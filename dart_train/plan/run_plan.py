@@ -100,7 +100,7 @@ class RunPlan:
 
     @property
     def waits(self) -> str:
-        """What waits for what."""
+        """Return what waits for what."""
         step, played = sum(self.seconds.values()), max(self.rollout_s, self.engines_s)
         if not step:
             return "how long a step takes is not known here, so neither is who waits"
@@ -311,7 +311,7 @@ def _changes(
     config: RunConfig, memory: RankMemory, room: int | None, setting: Setting, engine: EnginePlan,
     host: Mapping[str, int], machine: Machine,
 ) -> list[str]:  # fmt: skip
-    """What would make a run fit, or faster."""
+    """Return what would make a run fit, or faster."""
     rollout = config.rollout
     idle = idle_workers(rollout.workers, rollout.group_size, config.data.curation)
     found = [idle] if idle and rollout.mode is not Mode.BATCH else []

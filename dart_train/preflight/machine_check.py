@@ -59,7 +59,7 @@ def _engine(config: RunConfig, placement: Placement) -> Iterator[str]:
 
 
 def _drivers(config: RunConfig, placement: Placement) -> Iterator[str]:
-    """What the driver and the GPUs cannot do."""
+    """Yield what the driver and the GPUs cannot do."""
     rows = driver_rows()
     versions = {row[0] for row in rows}
     cuda = None

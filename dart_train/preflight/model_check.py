@@ -23,7 +23,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def model_problems(config: RunConfig) -> list[str]:
-    """What is wrong with `model.path`, and with settings that the model decides about."""
+    """Return what is wrong with `model.path`, and with settings that the model decides about."""
     path = config.model.path
     if path in DEMO_MODELS:
         return found_by(lambda: demo_model(path))
@@ -52,7 +52,7 @@ def model_problems(config: RunConfig) -> list[str]:
 
 
 def _weights(directory: Path) -> list[str]:
-    """Whether the files of the weights are there."""
+    """Return whether the files of the weights are there."""
     index = directory / INDEX
     if index.is_file():
         try:
@@ -70,7 +70,7 @@ def _weights(directory: Path) -> list[str]:
 
 
 def _trainable(config: RunConfig, directory: Path) -> Iterator[str]:
-    """What the trainer, or the engine, would refuse of this model."""
+    """Yield what the trainer or the engine would refuse about this model."""
     try:
         text: dict[str, Any] = model_config(directory).get("text_config") or model_config(directory)
         names = layer_names(directory)
@@ -111,7 +111,7 @@ def layer_names(directory: Path) -> frozenset[str]:
 
 
 def lora_problems(targets: list[str], names: frozenset[str]) -> list[str]:
-    """What peft would say of `lora_target_modules`: one entry is a regular expression, several are ends of names."""
+    """Return peft's problems with `lora_target_modules`: one entry is a regular expression, several are endings."""
     if not names or targets == ["all-linear"]:
         return []
     ends = sorted({name.rpartition(".")[2] for name in names})

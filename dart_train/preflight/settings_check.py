@@ -50,7 +50,7 @@ CHECKED_HERE = frozenset({
 
 
 def settings_problems(config: RunConfig, ranks: int) -> list[str]:
-    """Everything that is wrong with the settings of a run whose trainer has so many ranks."""
+    """Return everything that is wrong with the settings of a run whose trainer has `ranks` ranks."""
     found = [*_plugins(config), *_sections(config), *found_by(config.data.database_url, config.cluster.token)]
     if config.trainer.kind != OUR_TRAINER:
         return found
@@ -141,11 +141,11 @@ def _sections(config: RunConfig) -> Iterator[str]:
     warmup = config.warmup
     if warmup.limited and not config.demonstrations.per_task and not warmup.pool_sources:
         yield (
-            "warmup trains on demonstrations, and there are none: set demonstrations.per_task, warmup.pool_sources, or "
-            "warmup.max_steps and max_seconds to nothing"
+            "warmup trains on demonstrations, but the run has no demonstrations: set demonstrations.per_task, "
+            "warmup.pool_sources, or warmup.max_steps and max_seconds to nothing"
         )
     if config.controls.supervised and not warmup.limited:
-        yield "controls.supervised goes on from the warm-up, and there is none: set warmup.max_steps, or leave it out"
+        yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"
     if trainer.supervised_coef and not config.demonstrations.per_task and not warmup.pool_sources:
         yield "trainer.supervised_coef needs demonstrations: set demonstrations.per_task, or supervised_coef to 0"
     options = rollout.engine.options
@@ -160,7 +160,7 @@ def _sections(config: RunConfig) -> Iterator[str]:
 
 
 def _trainer(config: RunConfig) -> Iterator[str]:
-    """What the trainer's library would say when training begins."""
+    """Yield the errors that the trainer's library would raise when training begins."""
     given = config.trainer.model_dump()
     for name, (low, high) in BOUNDS.items():
         value = given.get(name)

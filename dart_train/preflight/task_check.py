@@ -8,7 +8,7 @@ from dart_train.preflight.problems import found_by
 
 
 def task_problems(config: RunConfig, *, here: bool = True) -> list[str]:
-    """What is wrong with the tasks that are trained, demonstrated and tested.
+    """Return what is wrong with the tasks that are trained, demonstrated and tested.
 
     Tasks of a cluster elsewhere, or not `here`, are known there: of a suite that is empty here nothing is said then.
     """

@@ -29,7 +29,7 @@ PACKAGES = {
 
 
 def tracker_problems(report_to: str | Sequence[str]) -> list[str]:
-    """What is wrong with `trainer.report_to`."""
+    """Return what is wrong with `trainer.report_to`."""
     names = [report_to] if isinstance(report_to, str) else list(report_to)
     known, found = trackers(), list[str]()
     for name in names:

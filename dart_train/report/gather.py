@@ -325,7 +325,7 @@ def alarm_notes(run: RunDirectory) -> list[str]:
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
-    """What a reader must know to judge the figures."""
+    """Return what a reader must know to judge the figures."""
     evaluation, share = config.evaluation, config.demonstrations.wrong_instruction_share
     share_of = config.demonstrations.wrong_instruction_share_of
     said = [NOTE_SUCCESS.format(temperature=evaluation.temperature, episodes=evaluation.episodes)]

@@ -94,7 +94,11 @@ class ReportData:
 
 
 def mean_rate(successes: Sequence[Sequence[float]], seed: int = 0) -> Rate:
-    """Mean over tasks of the success rate, with a 95 % bootstrap interval within each. Raises `ValueError`: none."""
+    """Return the mean over tasks of the success rate, with a 95 % bootstrap interval within each task.
+
+    Raises:
+        ValueError: if a task has no episodes, or there are no tasks.
+    """
     if not successes or not all(successes):
         raise ValueError("need at least one episode of at least one task")
     rng = np.random.default_rng(seed)

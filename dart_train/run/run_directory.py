@@ -110,7 +110,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """What the modules print."""
+        """Return what the modules print."""
         return self.root / "logs"
 
     def metrics(self, module: str) -> Path:
@@ -132,7 +132,11 @@ class RunDirectory:
         return self.root / "report.json"
 
     def create(self) -> None:
-        """Make the directories, or look at what is there. Raises `RunDirectoryError`: unwritable, or too old."""
+        """Create the directories, or check the existing ones.
+
+        Raises:
+            RunDirectoryError: if a directory cannot be written, or was made by a version that is too old.
+        """
         written = self._written_by()
         if written is not None and not same_series(written):
             raise RunDirectoryError(
@@ -175,7 +179,7 @@ def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
 
 
 def disk_is_full(path: Path) -> bool:
-    """Whether next to no space is left where `path` is."""
+    """Return whether next to no space is left where `path` is."""
     try:
         return shutil.disk_usage(path).free < FULL_DISK_BYTES
     except OSError:  # there is nothing at `path`
@@ -184,7 +188,7 @@ def disk_is_full(path: Path) -> bool:
 
 @contextlib.contextmanager
 def explained_file_errors(root: Path) -> Iterator[None]:
-    """What a file system does to the code inside becomes an error for people; bugs stay what they are.
+    """Turn errors of the file system in the block into readable ones; bugs pass through.
 
     Libraries have errors of their own for that: `safetensors` (Rust) gives at least the number, and for others
     (`torch.save`) the disk itself is asked whether it is full.
@@ -216,7 +220,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically, leaving nothing beside it. Raises `RunDirectoryError`: disk full or read-only."""
+    """Replace a text file atomically, leaving nothing beside it.
+
+    Raises:
+        RunDirectoryError: if the disk is full or read-only.
+    """
     try:
         make_directories(path.parent)
         write_file(path, text)
@@ -225,7 +233,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """A JSON object that the run has left; `remedy`: what to do if damaged. Raises `RunDirectoryError`: it is."""
+    """Read a JSON object that the run has left; `remedy` says what to do about a damaged one.
+
+    Raises:
+        RunDirectoryError: if it is damaged.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -250,7 +262,7 @@ class RunState:
                 raise RunDirectoryError(f"{path} is damaged (not the state of a run); {remedy}")
 
     def finished(self, phase: str) -> bool:
-        """Whether a phase is over."""
+        """Return whether a phase is over."""
         return "finished" in self.values["phases"].get(phase, {})
 
     def begin(self, phase: str) -> None:

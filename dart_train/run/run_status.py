@@ -37,7 +37,7 @@ def launcher(run: RunDirectory) -> int | None:
 
 
 def status(run: RunDirectory) -> str:
-    """What goes on in a run, in lines for people.
+    """Return what goes on in a run, in lines for people.
 
     Raises:
         RunDirectoryError: there is no such run.

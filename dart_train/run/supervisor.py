@@ -107,7 +107,7 @@ class Module:
 
     @property
     def running(self) -> bool:
-        """Whether its process is alive."""
+        """Return whether its process is alive."""
         return self.process is not None and self.process.poll() is None
 
 
@@ -120,7 +120,7 @@ def next_start(crashes: deque[float], now: float, spec: ModuleSpec, window_s: fl
 
 
 def log_tail(path: Path, start: int = 0) -> str:
-    """The end of a log from byte `start` on; "" if there is none."""
+    """Return the end of a log from byte `start` on; "" without a log."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -212,7 +212,11 @@ class Supervisor:
             module.probe = Probe(spec.look, spec.look_period_s)
 
     def check(self) -> None:
-        """Reap what has ended, restart what has crashed. Raises `ModuleCrashed`: too often, or it would again."""
+        """Reap the processes that have ended and restart those that have crashed.
+
+        Raises:
+            ModuleCrashed: if a module crashed too often, or would crash again.
+        """
         now = time.monotonic()
         if self.disk.away and not disk_is_full(self.log_dir):
             self.disk.restored()
@@ -301,7 +305,7 @@ def _end(modules: list[Module], grace_s: float) -> None:
 
 
 def _last_words(module: Module, code: int, message: str, log: str) -> str:
-    """What a person is told of a module that is given up."""
+    """Return what a person is told of a module that is given up."""
     count = len(module.crashes)
     times = "" if count == 1 else f", {count} times"
     head = f"module {module.spec.name!r} ended with {describe_exit(code)}{times}"

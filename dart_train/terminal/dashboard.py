@@ -127,7 +127,7 @@ def _rows_of_head(view: View, width: int) -> int:
 
 
 def _body(view: View, width: int, rows: int) -> RenderableType:
-    """Boxes beside one another, with so many rows inside."""
+    """Boxes beside one another, with `rows` rows inside."""
     grid = Table.grid(expand=True, padding=(0, 0))
     if width >= WIDE:
         for _ in range(3):

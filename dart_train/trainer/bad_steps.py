@@ -1,4 +1,4 @@
-"""The rule for steps that are not finite: they change nothing, are counted, and so many in a row end the run.
+"""The rule for steps that are not finite: they change nothing, are counted, and too many in a row end the run.
 
 Invariant: all ranks decide alike, also where each holds only a part of the gradient.
 """
@@ -25,7 +25,7 @@ class BadSteps:
         self.skipped = 0
 
     def passes(self, loss: Tensor, parameters: Iterable[torch.nn.Parameter], *, scaled: bool = False) -> bool:
-        """Whether a step may be made: its loss and the norm of its gradient are finite. Called by all ranks.
+        """Return whether a step may be made: its loss and the norm of its gradient are finite. Called by all ranks.
 
         `scaled`: whether a `GradScaler` looks at the gradient (fp16): one that overflows then only says that the scale
         is too large, the scaler leaves the step out and lowers it.
@@ -38,7 +38,11 @@ class BadSteps:
         return passed
 
     def skip(self, step: int, made_of: Sequence[str]) -> None:
-        """Count a step that did not pass, by its trajectories. Raises `TrainingError`: it was one too many."""
+        """Count a step that did not pass, by its trajectories.
+
+        Raises:
+            TrainingError: if too many steps in a row did not pass.
+        """
         self.skipped += 1
         self._in_a_row += 1
         _log.warning(

@@ -36,7 +36,7 @@ class Sign(NamedTuple):
         words: for people.
         falls: share of its value at the beginning below which it is a sign; 0 for none.
         rises: multiple of its value at the beginning above which it is one.
-        least: value below which a rise is none.
+        least: value below which a rise does not count.
     """
 
     metric: str
@@ -87,7 +87,7 @@ class CollapseGuard:
 
 
 def _out_of_bounds(sign: Sign, first: list[Mapping[str, float]], recent: deque[Mapping[str, float]]) -> str:
-    """What is wrong with one number, in words; "" where nothing is or nothing is known."""
+    """Return what is wrong with one number, in words; "" where nothing is or nothing is known."""
     before, now = _mean(sign.metric, first), _mean(sign.metric, recent)
     if before is None or now is None:
         return ""

@@ -159,7 +159,7 @@ class DartGRPOTrainer(Trainer):
         )
 
     def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
-        """What is leased, published, saved and left out."""
+        """Set up the accounts of what is leased, published, saved and left out."""
         self.publisher = Publisher(
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
             keep_s=args.keep_published_s, ranks=self.ranks,
@@ -203,7 +203,7 @@ class DartGRPOTrainer(Trainer):
         return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
 
     def _step_memory(self, args: DartGRPOConfig) -> StepMemory:
-        """What steps take of this rank's device, and how much of it they may take."""
+        """Return what steps take of this rank's device, and how much of it they may take."""
         numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
         setting = Setting(
             ranks=self.ranks.count,
@@ -225,7 +225,7 @@ class DartGRPOTrainer(Trainer):
         return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), setting, limit)
 
     def _reduces_once(self, args: DartGRPOConfig) -> bool:
-        """Whether sharded ranks put their gradients together once a step."""
+        """Return whether sharded ranks put their gradients together once a step."""
         if args.reduce_gradients != "auto":
             return args.reduce_gradients == "step"
         return 4 * sum(item.numel() for item in self.model.parameters() if item.requires_grad) <= WHOLE_GRADIENTS
@@ -306,7 +306,11 @@ class DartGRPOTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """As `transformers.Trainer.train`, from whole states. Raises `TrainingError`: a damaged one, or no numbers."""
+        """As `transformers.Trainer.train`, from whole states.
+
+        Raises:
+            TrainingError: if a state is damaged, or the loss is not finite.
+        """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.states.newest()
         if resume_from_checkpoint:
@@ -362,7 +366,7 @@ class DartGRPOTrainer(Trainer):
         return loss
 
     def _has_mixed_mesh_grads(self, model: Any) -> bool:
-        """Whether gradients are cut among ranks; transformers looks at those of the first step, which may have none."""
+        """Return whether gradients are sharded; transformers looks at the first step's, which may not exist."""
         return bool(self.args.fsdp)
 
     def _mixed_mesh_grad_norm(self, model: Any, max_norm: float) -> Tensor:
@@ -443,7 +447,7 @@ class DartGRPOTrainer(Trainer):
         super().log(logs, start_time)
 
     def _look_for_collapse(self, logs: dict[str, float]) -> str:
-        """What has collapsed; while there are signs of it no state is saved."""
+        """Return what has collapsed; while there are signs of it no state is saved."""
         collapsed = self.guard.look(logs)
         if self.guard.signs:
             self.control.should_save = False
@@ -502,7 +506,7 @@ def _spoken_speed(logs: dict[str, float]) -> str:
 
 
 def _as_inputs(part: Any) -> dict[str, Any]:
-    """What `transformers` hands to `training_step`: it insists on a mapping."""
+    """Return what `transformers` hands to `training_step`: it insists on a mapping."""
     return {"step_part": part}
 
 
@@ -544,7 +548,7 @@ def _cut(args: DartGRPOConfig, ranks: Ranks) -> sharding.Cut:
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:
-    """What the loss of a step is made of: what is named alike in the arguments, and what they make."""
+    """Return what the loss of a step is made of: what is named alike in the arguments, and what they make."""
     made: dict[str, Any] = {
         "objective": args.objective(),
         "selection": EntropySelection(args.top_entropy_quantile, args.entropy_mask_level, args.entropy_mask_scope),

@@ -50,7 +50,7 @@ class ImageFeatures:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept now, with room for the gradients of what is lent."""
+        """Return what is kept now, with room for the gradients of what is lent."""
         return sum(map(_size, self._kept.values())) + sum(map(_size, self._gradients.values()))
 
     def of(self, batch: MicroBatch) -> list[Tensor]:
@@ -79,7 +79,7 @@ class ImageFeatures:
         return [lent[name] for name in batch.image_hashes]
 
     def keeps(self, image_hash: str) -> bool:
-        """Whether an image need not run through the tower now."""
+        """Return whether an image need not run through the tower now."""
         return image_hash in self._kept
 
     def backward(self) -> None:
@@ -119,7 +119,7 @@ class ImageFeatures:
             del self._kept[name]
 
     def _expected_bytes(self, names: Iterable[str]) -> int:
-        """What the features of images will take; as those that are kept do, which are alike."""
+        """Return what the features of images will take; as those that are kept do, which are alike."""
         known = next(iter(self._kept.items()), None)
         if known is None:
             return 0
@@ -178,7 +178,7 @@ def _chunks(names: Iterable[str], batch: MicroBatch) -> Iterable[list[str]]:
 def features_pay(
     batches: Sequence[MicroBatch], *, trainable: bool, scoring_passes: int = 0, capacity: float = math.inf
 ) -> bool:
-    """Whether `ImageFeatures` saves work, counted in passes of one image through the tower. Pure.
+    """Return whether `ImageFeatures` saves work, counted in passes of one image through the tower. Pure.
 
     Without it, an image costs 3 (forward, and twice that backward) in each micro-batch that it occurs in, or 1 where
     the tower is frozen, and 1 more for each scoring pass. With it, 4 or 1 altogether, and as much again each time that

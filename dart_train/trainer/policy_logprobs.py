@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def trains_tower(self) -> bool:
-        """Whether the vision tower's weights are trained."""
+        """Return whether the vision tower's weights are trained."""
         return any(parameter.requires_grad for parameter in base_model(self.model).model.visual.parameters())
 
     def __call__(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,11 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft")
 
 
 def check_agreement(ranks: Ranks, settings: Mapping[str, Any], model_dir: str | Path) -> None:
-    """Refuse ranks whose settings or models differ. Called by all. Raises `TrainingError`: on all, what differs."""
+    """Refuse ranks whose settings or models differ. Called by all.
+
+    Raises:
+        TrainingError: on all ranks, with what differs.
+    """
     if ranks.count == 1:
         return
     facts = {f"setting {name}": repr(value) for name, value in settings.items() if name not in OWN}
@@ -35,7 +39,7 @@ def check_agreement(ranks: Ranks, settings: Mapping[str, Any], model_dir: str | 
 
 
 def difference(facts: Sequence[Mapping[str, str]]) -> str | None:
-    """What is not the same on all ranks, with each one's; None if nothing is. Pure."""
+    """Return what is not the same on all ranks, with each one's; None if nothing is. Pure."""
     names = dict.fromkeys(name for own in facts for name in own)
     unlike = [name for name in names if len({own.get(name) for own in facts}) > 1]
     if not unlike:

@@ -1,4 +1,4 @@
-"""The KL term's reference follows the policy: ref = alpha policy + (1 - alpha) ref, every so many optimizer steps.
+"""The KL term's reference follows the policy: ref = alpha policy + (1 - alpha) ref, every few optimizer steps.
 
 As TRL's `SyncRefModelCallback` (`sync_ref_model`, `ref_model_mixup_alpha`, `ref_model_sync_steps`; TR-DPO, arXiv
 2404.09656), and it survives a restart: a state that training resumes from holds the reference too.

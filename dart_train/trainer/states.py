@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestMetric:
-    """What makes a state the best: the mean of a logged metric over `window` steps; before so many, none is best."""
+    """What makes a state the best: the mean of a logged metric over `window` steps; no state is the best before."""
 
     name: str | None = None
     greater_is_better: bool | None = None
@@ -70,7 +70,7 @@ class States:
 
     @property
     def none(self) -> bool:
-        """Whether no state was saved or taken up yet."""
+        """Return whether no state was saved or taken up yet."""
         return self._saved < 0
 
     def find(self, checkpoints: Path) -> str | None:
@@ -88,14 +88,22 @@ class States:
         return str(self._output_dir / found[0]) if found[0] and len(set(found)) == 1 else None
 
     def newest(self) -> str:
-        """The newest whole state. Raises `TrainingError`: there is none."""
+        """Return the newest complete state.
+
+        Raises:
+            TrainingError: if no complete state exists.
+        """
         point = checkpoint.resume_point(self._output_dir)
         if point is None:
             raise TrainingError(f"no complete state in {self._output_dir}: train without resume_from_checkpoint")
         return str(point.path)
 
     def take_up(self, directory: str) -> None:
-        """Go on from what a state says of itself. Raises `TrainingError`: damaged, or saved in another layout."""
+        """Continue from a state.
+
+        Raises:
+            TrainingError: if it is damaged, or was saved in another layout.
+        """
         point = checkpoint.read_resume_point(directory)
         checkpoint.check_layout(point, sharded=self._sharded)
         self.resumed = point
@@ -149,7 +157,7 @@ class States:
             publisher.best = publisher.version if not publisher.unpublished else publisher.best
 
     def begin(self, state: TrainerState, control: TrainerControl) -> None:
-        """What stands where a state is about to be written is not complete from now on."""
+        """Mark the directory of the state that is about to be written as incomplete."""
         if control.should_save and self._ranks.is_main:
             if self._shared is not None:
                 self._shared.settle()  # what `transformers` removes now may be on its way

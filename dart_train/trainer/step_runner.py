@@ -72,11 +72,11 @@ class StepSettings:
     seed: int = 42
 
     def chooses_recorded(self, batch: OptimizerBatch) -> bool:
-        """Whether the steps of a batch are chosen without a pass."""
+        """Return whether the steps of a batch are chosen without a pass."""
         return self.recorded_entropies and batch.entropies_recorded and self.selection.level == "step"
 
     def to_score(self, batch: OptimizerBatch) -> list[MiniBatch]:
-        """What of a batch takes a pass of its own before the first update."""
+        """Return what of a batch takes a pass of its own before the first update."""
         if batch.scored:
             return []
         if self.selection.keep < 1.0 and not self.chooses_recorded(batch):
@@ -165,7 +165,11 @@ class StepRunner:
                 self._select(self.batch, None)
 
     def run(self, part: int, parts: int, step: int) -> None:
-        """Add the gradient of one part of the step. Raises `TrainingError`: a single step does not fit into memory."""
+        """Add the gradient of one part of the step.
+
+        Raises:
+            TrainingError: if a single step does not fit into memory.
+        """
         wanted = {part}
         if part == 0:
             self._leave_out_known()
@@ -198,7 +202,7 @@ class StepRunner:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of the step counts, on any rank: too small a lease, or all of it was left out."""
+        """Return whether nothing of the step counts, on any rank: too small a lease, or all of it was left out."""
         return not any(self._ranks.gather(bool(self._part.counted) or any(s.supervised for s in self._part.samples)))
 
     @property
@@ -213,7 +217,7 @@ class StepRunner:
 
     @property
     def _part(self) -> MiniBatch:
-        """What the step trains on."""
+        """Return what the step trains on."""
         batch, _ = self._current()
         return batch.parts[(self.iteration - 1) % len(batch.parts)]
 
@@ -440,6 +444,6 @@ class StepRunner:
 
 
 def last_number(count: int, parts: int) -> int:
-    """Number of the micro-batch that runs last, of so many that parts take in turns; the last part may have none."""
+    """Return the index of the micro-batch that runs last; parts take turns, and the last part may be empty."""
     part = min(parts, count) - 1
     return part + (count - 1 - part) // parts * parts

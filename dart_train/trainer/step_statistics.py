@@ -78,7 +78,7 @@ class StepStatistics:
     def add_nll(self, loss: Tensor) -> None:
         """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""
         self._sums["supervised_loss"] = self._sums.get("supervised_loss", 0.0) + float(loss)
-        self._counts["supervised_loss"] = 0  # a sum of shares, whoever they come from
+        self._counts["supervised_loss"] = 0  # a sum of shares of all ranks
 
     def absorb(self, other: StepStatistics) -> None:
         """Take in what another rank counted."""

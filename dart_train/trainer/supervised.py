@@ -82,7 +82,11 @@ def train_supervised(
     metrics: MetricsLog | None = None,
     trained_as: TrainedAs = TrainedAs(),
 ) -> Progress:
-    """Train a model on samples and write it. Raises `TrainingError`: too few samples, or a loss that is not finite."""
+    """Train a model on samples and write it.
+
+    Raises:
+        TrainingError: if there are too few samples, or a loss is not finite.
+    """
     if len(samples) < config.batch_size:
         raise TrainingError(
             f"{len(samples)} samples do not fill a batch of {config.batch_size}: collect more demonstrations or lower "

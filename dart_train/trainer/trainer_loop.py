@@ -101,7 +101,7 @@ def run_trainer(
 
 
 def _fingerprint(directory: Path) -> Fingerprint:
-    """What the written weights answer, read back as an engine reads them: who trained them is not asked."""
+    """Return what the written weights answer, read back as an engine reads them: who trained them is not asked."""
     return fingerprint_of(load_model(directory), directory)
 
 

@@ -40,7 +40,7 @@ class UpdateNotBegun(EngineError):
 
 
 class BadResponse(EngineMismatch):
-    """It returned what no response can hold: an id that is none, a probability that is none, the pad of an image.
+    """It returned what no response can hold: an invalid id or probability, or the pad of an image.
 
     What lets a reply pass is decided by `dart_agent.engines.base.engine_replies`.
     """
@@ -59,7 +59,7 @@ class Sampling:
     """How to sample.
 
     Attributes:
-        max_tokens: at most so many new tokens, the end token included.
+        max_tokens: limit of new tokens, the end token included.
         temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
@@ -123,7 +123,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """Who generates. Safe for many concurrent `generate` calls (they are batched)."""
+    """Generates responses. Safe for many concurrent `generate` calls (they are batched)."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response. Raises `EngineError`."""

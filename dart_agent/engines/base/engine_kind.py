@@ -129,4 +129,4 @@ class EngineKind(Section, ABC):
 
     @abstractmethod
     def command(self, launch: Launch) -> Command:
-        """What starts a server; nothing is started here."""
+        """Return what starts a server; nothing is started here."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each token brings, before tokens are mixed.
+    """Return what each token brings, before tokens are mixed.
 
     Args:
         module: a `Qwen3_5GatedDeltaNet`.

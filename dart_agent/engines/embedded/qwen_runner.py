@@ -237,7 +237,7 @@ class _Draws:
 
     @property
     def finished(self) -> bool:
-        """Whether every row has ended."""
+        """Return whether every row has ended."""
         return bool(self._done.all())
 
     def take(self, logits: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ class _Draws:
         return chosen
 
     def rows(self) -> list[SampledRow]:
-        """What was drawn, each row cut at its end."""
+        """Return what was drawn, each row cut at its end."""
         columns = (torch.stack(drawn, 1).tolist() for drawn in (self._ids, self._logprobs, self._entropies))
         return [_cut(*row) for row in zip(*columns, self._samplings, strict=True)]
 

@@ -1,7 +1,7 @@
 """Messages: a prompt of token ids written as the chat messages that render to it, for servers that take only those.
 
 This is the way back from `conversation`: the ids are cut at the tokens of the chat layout and decoded. A server
-tokenises the text again, so the ids it uses can differ: whoever needs them exact compares what the server reports.
+tokenises the text again, so the ids it uses can differ: callers that need exact ids compare what the server reports.
 """
 
 from collections.abc import Iterator, Sequence

@@ -147,7 +147,7 @@ def _json(answer: _Answer) -> Any:
 
 
 def _reason(answer: _Answer) -> str:
-    """What an error says: vLLM's `error.message`, FastAPI's `detail`, or the text."""
+    """Return what an error says: vLLM's `error.message`, FastAPI's `detail`, or the text."""
     try:
         data = answer.json()
     except ValueError:

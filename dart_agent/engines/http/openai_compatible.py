@@ -104,11 +104,15 @@ class OpenAICompatibleEngine:
         return Generation(text, response_ids, (), (0, 0), reason, self._name, seconds)
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Not possible. Raises `RequestRefused`: always."""
+        """Refuse, because the server's weights cannot be changed.
+
+        Raises:
+            RequestRefused: always.
+        """
         raise RequestRefused(f"{self._name} is a hosted model: its weights cannot be updated")
 
     async def info(self) -> EngineInfo:
-        """What this client knows; the server is not asked."""
+        """Return what this client knows; the server is not asked."""
         return EngineInfo(self._name, self._model, 0, self._in_flight, requests=self._requests, tokens=self._generated)
 
     async def close(self) -> None:

@@ -110,7 +110,7 @@ def info_fields(info: EngineInfo) -> dict[str, Any]:
 
 
 def error_fields(error: Exception) -> dict[str, str]:
-    """What is left of an error on the wire: its words and its type."""
+    """Return what is left of an error on the wire: its words and its type."""
     return {"error": str(error), "kind": type(error).__name__}
 
 

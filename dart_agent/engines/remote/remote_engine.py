@@ -76,7 +76,7 @@ class RemoteEngine:
                 reply.exception()  # seen: the connection may have failed the reply while the request was being sent
 
     async def _connected(self) -> ClientConnection:
-        """The live connection, made anew where there is none."""
+        """Return the live connection, or make a new one."""
         if self._closed:
             raise EngineError(f"the client of the engine at {self.url} is closed")
         if self._connection is not None:

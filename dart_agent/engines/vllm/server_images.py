@@ -20,7 +20,7 @@ class ServerImages:
         self._names: OrderedDict[str, None] = OrderedDict()  # used last is last
 
     def __contains__(self, name: object) -> bool:
-        """Whether it should still have an image."""
+        """Return whether it should still have an image."""
         return name in self._names
 
     def answered(self, names: Collection[str]) -> None:

@@ -97,7 +97,7 @@ class VLLMEngine:
         Raises:
             EngineTimeout: it took longer than `timeout_s`.
             EngineBusy: it was paused or busy all the time.
-            EngineMismatch: it answered about another prompt, model or version, or with numbers that are none.
+            EngineMismatch: it answered about another prompt, model or version, or with invalid numbers.
             RequestRefused: it will not serve this request.
             BadResponse: the model wrote what no response can hold.
             EngineError: it could not be reached, or failed.

@@ -31,7 +31,7 @@ def program() -> str:
 
 
 def problem(root: Path | None = None) -> str:
-    """What is wrong with the environment, as far as files tell; "" where vLLM of our version is there."""
+    """Return what is wrong with the environment, as far as files tell; "" where vLLM of our version is there."""
     root = root or location()
     if not (root / "bin" / "vllm").is_file():
         return f"not installed in {root}"

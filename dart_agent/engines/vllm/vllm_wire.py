@@ -136,7 +136,7 @@ def read_answer(data: Any) -> Answer:
     """The answer in a response of either route, its values checked by type and range.
 
     Raises:
-        BadResponse: it lacks what training needs, or a value is none.
+        BadResponse: it lacks what training needs, or a value is invalid.
     """
     try:
         [choice] = data["choices"]
@@ -205,7 +205,11 @@ def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
 
 
 def check_probe(answer: Answer) -> None:
-    """Look at the answer to `probe`. Raises `EngineMismatch`: log-probabilities before temperature and suppression."""
+    """Check the answer to `probe`.
+
+    Raises:
+        EngineMismatch: if its log-probabilities are those before temperature and suppression.
+    """
     if len(answer.logprobs) != 1 or not abs(answer.logprobs[0]) < 1e-3:
         raise EngineMismatch(
             f"the only token that the server may sample has the log-probability {answer.logprobs}, not 0: it returns "
@@ -214,7 +218,11 @@ def check_probe(answer: Answer) -> None:
 
 
 def version_number(label: str, first: int) -> int:
-    """The version of a label: "7" and "v7" are 7, a server's own is `first`. Raises `EngineMismatch`: it names none."""
+    """Parse a version's label: "7" and "v7" are 7, and a server's own label is `first`.
+
+    Raises:
+        EngineMismatch: if the label names no version.
+    """
     if label == FIRST_VERSION:
         return first
     match = re.fullmatch(r"v?([0-9]{1,18})", label)

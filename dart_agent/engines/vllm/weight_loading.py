@@ -131,7 +131,11 @@ class WeightSender:
         return reply
 
     async def warm(self, timeout_s: float = 300.0) -> None:
-        """Start the process early: torch takes its time. Raises `EngineError`: it cannot be started."""
+        """Start the process early, because importing torch takes long.
+
+        Raises:
+            EngineError: if it cannot be started.
+        """
         async with self.turn():
             await self.ask("leave", timeout_s=timeout_s)
 

@@ -152,7 +152,11 @@ def one_of(known: Iterable[str], what: str, value: str) -> None:
 
 
 def text_of(response: Response) -> str:
-    """The text of a response that should be one. Raises `UnreadableError`: it is none, too long, or not UTF-8."""
+    """Check that a response is a text and return it.
+
+    Raises:
+        UnreadableError: if it is not a text, too long, or not UTF-8.
+    """
     text = response if isinstance(response, str) else _decoded(response)
     if len(text) > MAX_TEXT:
         raise UnreadableError(
@@ -208,14 +212,14 @@ def as_tuple(actions: Action | tuple[Action, ...]) -> tuple[Action, ...]:
     """One action or several, as several.
 
     Raises:
-        InexpressibleError: there is none, or a chord that names a key twice, which would be read as several presses.
+        InexpressibleError: if there is no action, or a chord names a key twice, which would be read as several presses.
     """
     given = (actions,) if isinstance(actions, Action) else tuple(actions)
     if not given:
         raise InexpressibleError("a response holds at least one action")
     for action in given:
         if isinstance(action, Press) and len(set(action.keys)) < len(action.keys):
-            raise InexpressibleError(f"a chord names each key once: {'+'.join(action.keys)[:100]} is none")
+            raise InexpressibleError(f"a chord names each key once: {'+'.join(action.keys)[:100]} does not")
     return given
 
 
@@ -247,7 +251,7 @@ class Reading:
         self.errors.append(parse_error(error))
 
     def result(self, nothing: str = "the response holds no action") -> ParsedResponse:
-        """What was read; `nothing` is the reason where it is nothing at all."""
+        """Return what was read; `nothing` is the reason where it is nothing at all."""
         if len(self.actions) > 4 * MAX_ACTIONS:
             self.fail(f"{len(self.actions)} actions in one response, at most {4 * MAX_ACTIONS} are read")
         if not self.actions and not self.errors:

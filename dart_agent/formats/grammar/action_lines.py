@@ -123,7 +123,7 @@ def _quoted_later(text: str, marker: re.Pattern[str], start: int) -> bool:
 
 
 def _goes_on(text: str, marker: re.Pattern[str], end: int, calls: list[Call]) -> bool:
-    """Return whether words follow in the line of the last call: then that line is about actions, and is none."""
+    """Return whether words follow in the line of the last call: then that line is about actions, and is not one."""
     last = calls[-1].span[1]
     line_end = text.find("\n", last)
     rest = _after(text, last)

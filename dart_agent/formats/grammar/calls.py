@@ -62,7 +62,7 @@ class Call:
 
 
 def parse_calls(text: str, position: int = 0) -> list[Call]:
-    """Read all of `text` from `position` on as calls. Raises `UnreadableError`, also where there is none."""
+    """Read all of `text` from `position` on as calls. Raises `UnreadableError`, also for no calls."""
     calls, end = leading_calls(text, position)
     if end < len(text):
         raise expected_call(text, end)

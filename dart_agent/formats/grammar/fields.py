@@ -40,15 +40,19 @@ class Fields:
 
     @property
     def used_up(self) -> bool:
-        """Whether every field was taken."""
+        """Return whether every field was taken."""
         return not self._given
 
     def has(self, *names: str) -> bool:
-        """Whether one of some names is given and not yet taken."""
+        """Return whether one of some names is given and not yet taken."""
         return any(name in self._given for name in names)
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """A text. Raises `UnreadableError` where it is none, or not given and there is no default."""
+        """Return a text.
+
+        Raises:
+            UnreadableError: if it is not a text, or missing without a default.
+        """
         value = self.take(*names)
         if value is None and default is not None:
             return default
@@ -234,7 +238,11 @@ class Found:
 
 
 def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[Found]:
-    """The outermost JSON objects in a text, in order. Raises `UnreadableError`: nested too deeply, or too much."""
+    """Return the outermost JSON objects in a text, in order.
+
+    Raises:
+        UnreadableError: if they are nested too deeply, or there are too many.
+    """
     end = len(text) if end is None else end
     text = text[:end]
     tries = count = 0
@@ -306,7 +314,7 @@ def read_json_values(text: str, span: tuple[int, int] = (0, 0)) -> list[Any]:
 
 
 def _between(text: str) -> str:
-    """What stands outside of the JSON objects of a text."""
+    """Return what stands outside of the JSON objects of a text."""
     parts, place = [], 0
     for item in json_objects(text):
         parts.append(text[place : item.span[0]])

@@ -25,7 +25,11 @@ Chord = tuple[str, ...]
 
 
 def read_chord(text: str) -> Chord:
-    """Canonical keys of a chord in one text, maybe empty. Raises `UnreadableError`: an unknown key, or too long."""
+    """Return the canonical keys of a chord, which may be empty.
+
+    Raises:
+        UnreadableError: if a key is unknown, or the chord is too long.
+    """
     return _read_chord(_checked(text))
 
 

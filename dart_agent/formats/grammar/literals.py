@@ -56,8 +56,8 @@ class Block:
 def code_of(text: str, bare: re.Pattern[str] | None = None) -> list[Block]:
     """Where the code of a response is: all closed blocks in order, or the bare calls that it ends with.
 
-    Blocks in another language than Python belong to the thought. Fences stand on lines of their own; only where there
-    are none, within a line.
+    Blocks in another language than Python belong to the thought. Fences stand on lines of their own; without such
+    fences, within a line.
 
     Args:
         text: the answer.
@@ -99,7 +99,7 @@ def _bare_block(text: str, bare: re.Pattern[str]) -> list[Block]:
 
 
 def outside(text: str, blocks: Sequence[Block]) -> str:
-    """What a text says beside its code."""
+    """Return what a text says beside its code."""
     parts, place = [], 0
     for block in blocks:
         parts.append(text[place : block.start])
@@ -108,7 +108,7 @@ def outside(text: str, blocks: Sequence[Block]) -> str:
 
 
 def read_calls(code: str, *, imports: Collection[str] = (), offset: int = 0) -> Iterator[PyCall | UnreadableError]:
-    """The calls of a piece of source, in order; an error in the place of each statement that is none.
+    """The calls of a piece of source, in order; an error in the place of each other statement.
 
     Args:
         code: Python source.
@@ -157,7 +157,11 @@ def parse_source(code: str, offset: int = 0) -> ast.Module:
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal, of lists, tuples and dicts of them. Raises `UnreadableError`: anything else."""
+    """Return the value of a literal, or of lists, tuples and dicts of literals.
+
+    Raises:
+        UnreadableError: for any other expression.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, _CONSTANTS):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):

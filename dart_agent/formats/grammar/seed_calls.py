@@ -26,7 +26,7 @@ def read_seed_calls(text: str) -> tuple[str, list[Call]]:
 
 
 def read_tag_calls(text: str, position: int = 0) -> list[Call]:
-    """The calls in tags from a place on, in order; there may be none. Raises `UnreadableError`."""
+    """The calls in tags from a place on, in order, maybe empty. Raises `UnreadableError`."""
     calls: list[Call] = []
     while function := _FUNCTION.search(text, position):
         end = text.find("</function>", function.end())

@@ -15,17 +15,29 @@ FAMILIES: dict[str, Family] = {family.model_type: family for family in (QWEN2_VL
 
 
 def family_of(config: Any) -> Family:
-    """The family of a loaded model's configuration. Raises `ConfigurationError`: it is of no family that is known."""
+    """Return the family of a loaded model's configuration.
+
+    Raises:
+        ConfigurationError: if the family is unknown.
+    """
     return _family(config.model_type, "the model")
 
 
 def family_in(model_dir: str | Path) -> Family:
-    """The family of a model directory, by its `config.json`. Raises `ConfigurationError`: none that is known."""
+    """Return the family of a model directory, by its `config.json`.
+
+    Raises:
+        ConfigurationError: if the family is unknown.
+    """
     return _family(model_config(model_dir).get("model_type"), str(model_dir))
 
 
 def model_config(model_dir: str | Path) -> dict[str, Any]:
-    """The `config.json` of a model directory. Raises `ConfigurationError`: it cannot be read, or holds no mapping."""
+    """Read the `config.json` of a model directory.
+
+    Raises:
+        ConfigurationError: if it cannot be read, or holds no mapping.
+    """
     path = Path(model_dir) / "config.json"
     try:
         config = json.loads(path.read_text())

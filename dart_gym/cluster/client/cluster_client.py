@@ -69,7 +69,11 @@ class ClientSession:
     # --- operations
 
     async def acquire(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> float:
-        """Get a slot before the first reset would; the seconds waited. Raises `ClusterError`: none free in time."""
+        """Wait for a slot before the first reset does, and return the seconds waited.
+
+        Raises:
+            ClusterError: if no slot becomes free in time.
+        """
         if self._servers.several:
             return await self._stand_in_line(deadline_s)
         return float((await self._begin("acquire", {}, deadline_s))[0].result.get("queue", 0.0))
@@ -155,7 +159,7 @@ class ClientSession:
         return self._server.address.url if self._server else self._servers.url
 
     def _lost_its_server(self, error: ClusterError) -> bool:
-        """Whether a new session may do on another server what failed on this one."""
+        """Return whether a new session may do on another server what failed on this one."""
         return self._servers.several and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
 
     def _leave(self) -> None:
@@ -187,7 +191,7 @@ class ClientSession:
         raise AssertionError("the last attempt returns or raises")
 
     async def _can_begin_anew(self, error: ClusterError) -> bool:
-        """Whether a new session may have better luck; leaves the server that was lost."""
+        """Return whether a new session may have better luck; leaves the server that was lost."""
         if self._lost_its_server(error):
             if self._server is not None:
                 self._server.failed(time.monotonic())
@@ -373,7 +377,7 @@ class ClusterClient(ClusterServers):
         return ClientSession(self)
 
     async def status(self) -> dict[str, Any]:
-        """What every desktop does, and counters; of several servers together, and by URL. Raises `ClusterError`."""
+        """Return what every desktop does, and counters, in total and by server. Raises `ClusterError`."""
         if not self.several:
             async with self.session() as session:
                 return await session.status()

@@ -83,7 +83,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class ServerRecord:
-    """What a client knows of one server; `down_until` it is left alone after so many `failures` in a row."""
+    """What a client knows of one server; after `failures` in a row it is left alone until `down_until`."""
 
     address: Address
     load: Load | None = None
@@ -103,7 +103,7 @@ class ServerRecord:
         self.down_until = now + backoff(self.failures, FIRST_REST_S, LAST_REST_S)
 
     def is_down(self, now: float) -> bool:
-        """Whether it failed so recently that nobody need ask."""
+        """Return whether it failed so recently that nobody need ask."""
         return now < self.down_until
 
     def demand(self) -> float:
@@ -114,7 +114,7 @@ class ServerRecord:
 
 
 def room_elsewhere(servers: Sequence[ServerRecord], here: ServerRecord | None, now: float) -> ServerRecord | None:
-    """A server with a free desktop for a session that waits in line on another one; None if there is none."""
+    """A server with a free desktop for a session that waits in line on another one, or None."""
     found = [server for server in preference(servers, now) if server is not here and not server.is_down(now)]
     return found[0] if found and found[0].load is not None and found[0].demand() <= 1.0 else None
 
@@ -178,7 +178,7 @@ class ClusterServers:
 
     @property
     def several(self) -> bool:
-        """Whether another server may take the place of one that is lost."""
+        """Return whether another server may take the place of one that is lost."""
         return len(self.records) > 1 or self.url.startswith(FILE)
 
     def _read_list(self) -> None:
@@ -206,7 +206,7 @@ class ClusterServers:
         return preference(self.records, time.monotonic())
 
     async def look_elsewhere(self, here: ServerRecord | None) -> bool:
-        """Whether another server has a free desktop for a session that waits on this one; that one counts as taken."""
+        """Return whether another server has a free desktop for a session that waits here, and count it as taken."""
         await self.by_preference()
         found = room_elsewhere(self.records, here, time.monotonic())
         if found is not None:
@@ -214,7 +214,11 @@ class ClusterServers:
         return found is not None
 
     async def ask(self, server: ServerRecord) -> dict[str, Any] | str:
-        """A server's status, noted in its record, or why there is none. Raises `ClusterError`: a wrong token."""
+        """Return a server's status and note it in the server's record, or return why there is no status.
+
+        Raises:
+            ClusterError: if the token is wrong.
+        """
         try:
             async with asyncio.timeout(STATUS_TIMEOUT_S):
                 connection, _ = await self.connect(server)

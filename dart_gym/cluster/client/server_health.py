@@ -1,4 +1,4 @@
-"""Whether a server on a Unix socket answers: for whoever runs one, because a process that hangs never exits."""
+"""Health checks of a server on a Unix socket, for its parent: a process that hangs never exits."""
 
 import socket
 from enum import Enum

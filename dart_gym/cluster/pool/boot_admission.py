@@ -101,7 +101,7 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
 
 
 def read_machine() -> Machine:
-    """What this machine has left now, within the limits of the control groups that this process is in."""
+    """Return what this machine has left now, within the limits of the control groups that this process is in."""
     load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     found = [pair for pair in (_meminfo(), *control_groups()) if pair is not None]
     if not found:
@@ -185,7 +185,7 @@ class Admission:
         self._used[_kind(spec)] = max(used, round(before + _FORGET * (used - before)))
 
     def room_for(self, spec: DesktopSpec, running: int) -> bool:
-        """Whether another desktop could boot right now and leave room for one more like it, with nobody waiting."""
+        """Return whether a desktop could boot now and leave room for one more like it, and no session waits."""
         if self._queue:
             return False
         decision = self._decide(2 * self.need(spec), max(1, running), 0.0)

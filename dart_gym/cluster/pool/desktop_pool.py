@@ -6,8 +6,8 @@ Invariants:
       is used up waits without holding up anybody else; of the others, the one that was served longest ago comes next,
       so that it waits for each other owner once at most.
     - A slot lies idle only while nobody who may have it waits.
-    - A free slot keeps a living desktop that a later episode of the same owner may use. Whoever needs another one takes
-      an empty slot first, then the one whose desktop lay idle longest.
+    - A free slot keeps a living desktop that a later episode of the same owner may use. A session that needs another
+      one takes an empty slot first, then the one whose desktop lay idle longest.
     - A desktop boots only when the machine has room for it (`admission`); warm and idle desktops make way.
     - Everything happens in one event loop, so there are no locks.
 """
@@ -37,7 +37,7 @@ Quota = Callable[[str], int | None]
 
 
 def unlimited(owner: str) -> None:
-    """The quota where there is none."""
+    """Return the quota of owners without a quota."""
     return None
 
 
@@ -50,7 +50,7 @@ class Claim:
 
 
 def allowed(owner: str, lent: Mapping[str, int], quota: Quota) -> bool:
-    """Whether an owner may have one more slot."""
+    """Return whether an owner may have one more slot."""
     limit = quota(owner)
     return limit is None or lent.get(owner, 0) < limit
 
@@ -128,7 +128,7 @@ class Pool:
             self._waiters.pop(claim, None)
 
     def serve_waiters(self) -> None:
-        """Give free slots to whoever may have one."""
+        """Give free slots to waiting sessions that may have one."""
         while self._free:
             waiting = [claim for claim, waiter in self._waiters.items() if not waiter.given.done()]
             claim = next_claim(waiting, self._lent, self._served, self.quota) if waiting else None

@@ -2,7 +2,7 @@
 
 Invariants:
     - Warm desktops come beside the slots that are lent, at most `size` of them, and only where the machine has room for
-      more than one such desktop. They make way for whoever waits for memory.
+      more than one such desktop. They make way for sessions that wait for memory.
     - Only specs that were asked for lately have warm desktops. One whose desktops are kept over episodes rarely boots:
       the last warm desktop is never of such a spec.
     - A warm desktop was never used by an episode. One that dies, or is not asked for any more, is thrown away.
@@ -58,7 +58,7 @@ class WarmDesktop:
 
     @property
     def usable(self) -> bool:
-        """Whether it is ready, or may still become so."""
+        """Return whether it is ready, or may still become so."""
         return not self.booting.done() or self.slot.alive
 
 
@@ -134,7 +134,7 @@ class WarmPool:
     async def _start(self, slot: Slot, spec: DesktopSpec) -> bool:
         try:
             await slot.boot(spec)
-        except Exception as error:  # whoever asks for such a desktop next boots it, and is told
+        except Exception as error:  # the next session that needs such a desktop boots it, and gets the error
             log.warning("a warm %s desktop did not boot: %s", spec.profile, error)
             self._failed[spec] = time.monotonic() + _RETRY_S
             return False

@@ -1,4 +1,4 @@
-"""Who may use a cluster: bearer tokens, each with a name and quotas.
+"""Access to a cluster: bearer tokens, each with a name and quotas.
 
 A tokens file names for each token its SHA-256, or the environment variable that holds it; never the token:
 
@@ -44,7 +44,7 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a token stands for.
+    """The owner of a token.
 
     Attributes:
         name: what quotas, fairness, the status and logs go by; "" where no tokens are used.
@@ -73,7 +73,7 @@ class TokenBook:
         return cls({}, open=True) if token is None else cls({_digest(token): Principal("token", watches_all=True)})
 
     def find(self, token: str) -> Principal | None:
-        """Who a token stands for; None for nobody."""
+        """Return the owner of a token, or None if nobody owns it."""
         digest, found = _digest(token), None
         for known, principal in self.principals.items():
             if hmac.compare_digest(known, digest):
@@ -81,7 +81,7 @@ class TokenBook:
         return found
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from, by `Bearer`, or `Basic` with the token as password; None: nobody who may."""
+        """Return who sent a request, by `Bearer`, or `Basic` with the token as password; None without access."""
         if self.open:
             return ANYBODY
         given = headers.get_all("Authorization")
@@ -124,7 +124,11 @@ class _File(BaseModel):
 
 
 class TokenFile:
-    """A tokens file, and what it held when it was read last. Raises `ConfigurationError`: unreadable or malformed."""
+    """A tokens file, with what it held when it was last read.
+
+    Raises:
+        ConfigurationError: if the file is unreadable or malformed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,7 +136,7 @@ class TokenFile:
         self.book = read_tokens(path)
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last look, which this is."""
+        """Return whether the file is another one than at the last look, which this is."""
         before, self._stamp = self._stamp, _stamp(self.path)
         return self._stamp != before
 
@@ -151,7 +155,11 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_tokens(path: Path, environment: Mapping[str, str] = os.environ) -> TokenBook:
-    """Read a tokens file. Raises `ConfigurationError`: it cannot be read, or which line of it is wrong."""
+    """Read a tokens file.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or a line is wrong; the message names the line.
+    """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         entries = _File.model_validate(values).tokens
@@ -207,7 +215,11 @@ def new_token() -> str:
 
 
 def token_line(name: str, token: str, desktops: int | None = None, sessions: int | None = None) -> str:
-    """A token's entry in a tokens file, which does not tell it. Raises `ConfigurationError`: a wrong name or quota."""
+    """Return a token's entry for a tokens file; it holds a hash and not the token.
+
+    Raises:
+        ConfigurationError: if the name or a quota is invalid.
+    """
     values = {"name": name, "sha256": _digest(token).hex(), "desktops": desktops, "sessions": sessions}
     try:
         _Entry.model_validate(values)

@@ -41,7 +41,11 @@ CLIENT_PROTOCOLS: Registry[type[ClientProtocol]] = Registry(
 
 
 def protocols_by_path() -> dict[str, type[ClientProtocol]]:
-    """The protocols of installed packages. Raises `PluginError`: one cannot be used, or two have the same path."""
+    """Return the protocols of installed packages by their paths.
+
+    Raises:
+        PluginError: if a protocol cannot be used, or two have the same path.
+    """
     found: dict[str, type[ClientProtocol]] = {}
     for name in CLIENT_PROTOCOLS.names():
         protocol = CLIENT_PROTOCOLS.get(name)

@@ -3,8 +3,8 @@
 Invariants:
     - A session executes one request at a time and keeps its last reply, so a request that is sent again after a
       reconnect executes nothing twice.
-    - A dropped connection leaves its session alive for `grace_s`; whoever knows the session's token, and shows a bearer
-      token of the same name, may go on with it. A connection that is alive is not replaced, unless asked to.
+    - A dropped connection leaves its session alive for `grace_s`; a client that knows the session's token, and shows
+      a bearer token of the same name, may resume it. A connection that is alive is not replaced, unless asked to.
     - A session that the server ends (idle, expired, revoked) is told why, now or when it comes back.
     - Bytes that are not the protocol end that connection with an error frame, and nothing else.
     - Over TCP a token is asked for, on loopback one that is made for this user (`local_tokens`), unless a person wants
@@ -139,11 +139,15 @@ class ClusterServer:
 
     @property
     def draining(self) -> bool:
-        """Whether it lends no more desktops, because it is about to stop."""
+        """Return whether it lends no more desktops, because it is about to stop."""
         return self._operations.closing.is_set()
 
     async def start(self) -> None:
-        """Listen. Raises `AddressError`: the address is in use or cannot be had."""
+        """Listen.
+
+        Raises:
+            AddressError: if the address is in use or not available.
+        """
         options: dict[str, Any] = {
             "process_request": self._route,
             "origins": [None],
@@ -178,10 +182,10 @@ class ClusterServer:
             log.error("the old tokens and certificate stay in use: %s", error)
             return
         log.info("read the tokens and the certificate again")
-        revoked = ClusterError("the token was revoked: ask whoever runs the cluster for another", ErrorCode.AUTH)
+        revoked = ClusterError("the token was revoked: ask the cluster's administrator for another", ErrorCode.AUTH)
         for served in self._sessions:
             if served.connection is None or served.connection.request is None:
-                continue  # whoever comes back to it must show a token
+                continue  # a client that comes back must show a token
             principal = self.authenticate(served.connection.request.headers)
             if principal is None or principal.name != served.owner:
                 self._sessions.expel(served, revoked)
@@ -241,7 +245,7 @@ class ClusterServer:
     # --- connections
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from; None: nobody who may use this server."""
+        """Return who sent a request, or None if the sender may not use this server."""
         principal = self._tokens.authenticate(headers)
         self._counters["refused"] += principal is None
         return principal
@@ -358,7 +362,7 @@ class ClusterServer:
         return encoded
 
     def status(self, principal: Principal = ANYBODY) -> dict[str, Any]:
-        """What every desktop does, and how much was done, as far as somebody may know: plain values."""
+        """Return what every desktop does, and how much was done, as far as somebody may know: plain values."""
         return {
             **describe(self.pool, principal),
             "counters": dict(self._counters),

@@ -43,13 +43,13 @@ class Served(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether it takes no new sessions."""
+        """Return whether it takes no new sessions."""
 
     def status(self, principal: Principal) -> dict[str, Any]:
         """Plain values about every desktop, as far as somebody may know."""
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from; None: nobody who may use this server."""
+        """Return who sent a request, or None if the sender may not use this server."""
 
     def refuses(self, headers: Headers) -> str:
         """Why a request is not meant for this server; "" where it is."""
@@ -100,7 +100,7 @@ class HttpRoutes:
         return await self._frame(slot, size, request.headers)
 
     def _hidden(self, principal: Principal) -> set[str]:
-        """Names of the desktops that are none of somebody's business."""
+        """Return the names of the desktops that a user may not see."""
         if principal.watches_all:
             return set()
         return {slot.name for slot in self._server.pool.slots if slot.owner != principal.name}
@@ -131,7 +131,7 @@ class HttpRoutes:
 
 
 def is_upgrade(headers: Headers) -> bool:
-    """Whether a request asks for a websocket. Pure."""
+    """Return whether a request asks for a websocket. Pure."""
     return any(value.strip().lower() == "websocket" for value in headers.get_all("Upgrade"))
 
 

@@ -17,7 +17,11 @@ Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
 async def listen(address: Address, handler: Handler, tls: ssl.SSLContext | None, options: dict[str, Any]) -> Server:
-    """Listen, with the options of `websockets.asyncio.server.serve`. Raises `AddressError`: in use, or none."""
+    """Listen, with the options of `websockets.asyncio.server.serve`.
+
+    Raises:
+        AddressError: if the address is in use or does not exist.
+    """
     try:
         if not address.is_unix:
             return await serve(handler, address.host, address.port, ssl=tls, **options)
@@ -32,7 +36,11 @@ async def listen(address: Address, handler: Handler, tls: ssl.SSLContext | None,
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server's TLS with a certificate (chain) and its key, PEM files. Raises `ConfigurationError`: they are none."""
+    """Return a server's TLS context with a certificate (chain) and its key, both PEM files.
+
+    Raises:
+        ConfigurationError: if the files are not a certificate and its key.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_certificate(context, certificate, key)
     return context

@@ -128,7 +128,7 @@ class Operations:
     async def _lend(
         self, served: ServedSession, spec: DesktopSpec | None, timeout: float, gone: Gone
     ) -> tuple[Session, Slot, float]:
-        """What runs the episodes, and the slot, waited for if the session holds none; and the seconds waited."""
+        """Return what runs the episodes, and the slot, waited for if the session holds none; and the seconds waited."""
         if served.session is not None and served.slot is not None:
             return served.session, served.slot, 0.0
         started = time.monotonic()
@@ -276,7 +276,7 @@ class Operations:
 
 
 def _words(error: BaseException) -> str:
-    """What an error says; it may repeat what a client sent, of any length."""
+    """Return what an error says; it may repeat what a client sent, of any length."""
     text = str(error)
     return text if len(text) <= _MAX_WORDS else f"{text[: _MAX_WORDS // 2]} ... {text[-_MAX_WORDS // 2 :]}"
 
@@ -293,7 +293,7 @@ def _episode_of(served: ServedSession) -> tuple[Session, Slot]:
 
 
 def describe(pool: Pool, principal: Principal = ANYBODY) -> dict[str, Any]:
-    """What every desktop of a pool does: plain values, for the status. Of others' desktops the tasks are not told."""
+    """Return what every desktop of a pool does, as plain values; without the tasks of other owners' desktops."""
     now = time.monotonic()
     hidden = {} if principal.watches_all else {"task": "", "client": ""}
     return {

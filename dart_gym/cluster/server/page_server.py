@@ -41,14 +41,18 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """What a browser opens; it holds the key."""
+        """Return what a browser opens; it holds the key."""
         if self._runner is None:
             raise ClusterError("the page is not served yet", ErrorCode.STATE)
         host, port = self._runner.addresses[0][:2]
         return f"http://{host}:{port}{self._path}#token={self._key}"
 
     async def __aenter__(self) -> PageServer:
-        """Listen. Raises `AddressError`: the port is taken."""
+        """Listen.
+
+        Raises:
+            AddressError: if the port is taken.
+        """
         application = web.Application(middlewares=[self._guard])  # bodies of at most 1 MiB
         application.add_routes([web.get(self._path, self._page), *self._routes])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -80,7 +80,7 @@ class DesktopSettings(Section):
         return choices
 
     def limits(self, *, local: bool) -> Limits:
-        """What the machine must have left for a desktop to boot; `local`: desktops take memory of this machine."""
+        """Return what must be left for a desktop to boot; `local`: desktops take memory of this machine."""
         reserve = None if self.reserve_mb is None else self.reserve_mb * MIB
         return Limits(reserve=reserve, max_load=self.max_load, memory=local)
 
@@ -131,7 +131,11 @@ class ServerSettings(DesktopSettings):
 
 
 def token_of(variable: str | None) -> str | None:
-    """The token in an environment variable; None without one. Raises `ConfigurationError`: the variable is not set."""
+    """Return the token in an environment variable, or None without a variable.
+
+    Raises:
+        ConfigurationError: if the variable is not set.
+    """
     if variable is None:
         return None
     token = os.environ.get(variable, "")

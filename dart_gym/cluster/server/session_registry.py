@@ -76,7 +76,7 @@ class ServedSession:
 
     @property
     def busy(self) -> bool:
-        """Whether an episode or an operation is under way."""
+        """Return whether an episode or an operation is under way."""
         return self.lock.locked() or (self.session is not None and self.session.running)
 
 
@@ -103,7 +103,7 @@ class Lifetimes:
         return None
 
     def is_expired(self, served: ServedSession, now: float) -> bool:
-        """Whether a session has had its time, whatever it does."""
+        """Return whether a session has had its time, whatever it does."""
         return self.lifetime_s is not None and served.slot is not None and now - served.held_since > self.lifetime_s
 
     @property
@@ -149,7 +149,11 @@ class Sessions:
         return served
 
     async def resume(self, hello: Hello, principal: Principal) -> ServedSession:
-        """A session to go on with on a new connection. Raises `ClusterError`: it is gone, or another's (BUSY)."""
+        """Return the session that a new connection resumes.
+
+        Raises:
+            ClusterError: if the session has ended, or is in use by another connection (BUSY).
+        """
         served = self._sessions.get(hello.resume)
         if served is not None and served.connection is not None and not hello.take_over:
             if await _answers(served.connection):
@@ -233,7 +237,7 @@ class Sessions:
 
 
 async def _answers(connection: ServerConnection) -> bool:
-    """Whether somebody is at the other end."""
+    """Return whether somebody is at the other end."""
     with contextlib.suppress(websockets.ConnectionClosed, TimeoutError):
         async with asyncio.timeout(PROBE_S):
             await (await connection.ping())

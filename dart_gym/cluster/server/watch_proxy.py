@@ -20,7 +20,11 @@ _PASSED = ("Content-Type", "ETag", "Cache-Control", *HEADERS)
 
 @contextlib.asynccontextmanager
 async def cluster_routes(url: str, token: str | None = None) -> AsyncIterator[list[web.RouteDef]]:
-    """What the page asks of a cluster. Raises `ClusterError`: nobody answers there, or the token is wrong."""
+    """Yield the routes that answer the page's requests with a cluster's data.
+
+    Raises:
+        ClusterError: if the cluster does not answer, or the token is wrong.
+    """
     address = parse_address(url)
     token = token or find_local_token(address)
     connector = aiohttp.UnixConnector(address.path) if address.is_unix else aiohttp.TCPConnector()

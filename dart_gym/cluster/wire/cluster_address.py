@@ -22,12 +22,12 @@ class Address:
 
     @property
     def is_unix(self) -> bool:
-        """Whether it is a Unix socket."""
+        """Return whether it is a Unix socket."""
         return bool(self.path)
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this machine can reach it."""
+        """Return whether only programs of this machine can reach it."""
         if self.is_unix or self.host == "localhost":
             return True
         try:
@@ -37,7 +37,11 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Take a URL apart. Raises `ConfigurationError`: not such a URL; the message shows the forms."""
+    """Parse a URL.
+
+    Raises:
+        ConfigurationError: if the URL has none of the supported forms; the message lists them.
+    """
     forms = f"use ws+unix:///path/to.sock or ws://host:{DEFAULT_PORT}"
     try:
         parts = urlsplit(url)

@@ -203,7 +203,12 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(frame: bytes | str) -> Welcome:
-    """A welcome from its bytes. Raises `ProtocolError`: it is none; the `DartGymError` of the server's refusal."""
+    """Decode a welcome.
+
+    Raises:
+        ProtocolError: if the bytes are not a welcome.
+        DartGymError: if the server has refused the client.
+    """
     header, _ = _unpack(frame)
     if "error" in header:
         reply = decode_reply(frame)
@@ -245,7 +250,11 @@ def decode_request(frame: bytes | str) -> Request:
 
 
 def encode_reply(reply: Reply, codec: str = "raw", sender: FrameSender | None = None) -> bytes:
-    """Bytes of a reply; encoding its image may take long (`images.is_slow`). Raises `ProtocolError`: too large."""
+    """Encode a reply; encoding its image may take long (`images.is_slow`).
+
+    Raises:
+        ProtocolError: if the reply is too large.
+    """
     if reply.code is not None:
         return _pack({"id": reply.id, "error": {"code": str(reply.code), "message": reply.message}})
     header: dict[str, Any] = {"id": reply.id, "result": reply.result}
@@ -264,7 +273,7 @@ def encode_reply(reply: Reply, codec: str = "raw", sender: FrameSender | None = 
 
 
 def fragments(frame: bytes) -> bytes | list[memoryview]:
-    """What to give to a websocket's `send` for a frame: a large one in fragments of one message.
+    """Return what to give to a websocket's `send` for a frame: a large one in fragments of one message.
 
     They save most of the copies, on both sides, and let others have their turn in between: a 1080p screen takes a
     third of the time. The other side's library puts them together.
@@ -276,7 +285,11 @@ def fragments(frame: bytes) -> bytes | list[memoryview]:
 
 
 def decode_reply(frame: bytes | str, receiver: FrameReceiver | None = None) -> Reply:
-    """A reply from its bytes; `receiver` has the images of the codec "shared". Raises `ProtocolError`: not a reply."""
+    """Decode a reply; `receiver` has the images of the codec "shared".
+
+    Raises:
+        ProtocolError: if the bytes are not a reply.
+    """
     header, body = _unpack(frame)
     request_id = _integer(header, "id", -1, 1 << 62)
     if "error" in header:

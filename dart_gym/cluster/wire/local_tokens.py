@@ -3,7 +3,7 @@
 A port of loopback is open to every user of the machine, a file in one's runtime directory is not.
 
 Invariants:
-    - Each start makes a token anew, so that none is known to whoever had the port before.
+    - Each start makes a token anew, so that no earlier owner of the port knows it.
     - The file is there, whole, before the server says that it listens.
 """
 
@@ -26,7 +26,11 @@ class LocalToken:
         self._file: Path | None = None
 
     def publish(self, port: int) -> None:
-        """Leave it where this user's clients look. Raises `ConfigurationError`: the file cannot be written."""
+        """Write the token where this user's clients look for it.
+
+        Raises:
+            ConfigurationError: if the file cannot be written.
+        """
         try:
             path = _file(port)
             make_directories(path.parent)
@@ -48,7 +52,7 @@ class LocalToken:
 
 
 def find_local_token(address: Address) -> str | None:
-    """The token that this user's server left for a loopback address; None where there is none."""
+    """The token that this user's server left for a loopback address; None without one."""
     if address.is_unix or not address.is_local:
         return None
     try:

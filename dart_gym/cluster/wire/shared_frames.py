@@ -42,7 +42,7 @@ def peer_of(connection: socket.socket) -> int:
 
 
 def offers(connection: socket.socket) -> tuple[str, ...]:
-    """What a client may offer before its codecs: to share the memory of the process at the other end, if it can."""
+    """Return what a client may offer before its codecs: to share memory with the process at the other end."""
     pid = peer_of(connection)
     try:
         os.listdir(f"/proc/{pid}/fd")

@@ -25,7 +25,11 @@ class Executes(Protocol):
 
 
 async def read_tree(desktop: Executes, timeout: float) -> AccessibilityTree:
-    """Read the tree of what is shown, for at most `timeout` seconds. Raises `DesktopError`: programs are missing."""
+    """Read the accessibility tree of the screen, for at most `timeout` seconds.
+
+    Raises:
+        DesktopError: if a program that is needed is missing.
+    """
     try:
         reply = await _read(desktop, "tree", timeout)
     except DesktopTimeoutError:

@@ -54,7 +54,7 @@ def browser_program() -> str:
 
 
 def _is_snap(path: Path) -> bool:
-    """Whether a program is a snap, or Ubuntu's script that starts one: they cannot start in a sandbox."""
+    """Return whether a program is a snap, or Ubuntu's script that starts one: they cannot start in a sandbox."""
     if "snap" in path.resolve().parts:
         return True
     with path.open("rb") as file:

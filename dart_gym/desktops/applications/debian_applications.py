@@ -120,13 +120,13 @@ def application_of(program: str) -> Application | None:
 
 
 def program_of_package(package: str) -> str | None:
-    """The program by which a Debian package is known to be here, "" where there is none; None for other packages."""
+    """Return the program by which an installed package is known, "" if it is missing, None for other packages."""
     programs = (application.program for application in APPLICATIONS if package in application.packages)
     return next(programs, None)
 
 
 def advice(program: str) -> str:
-    """What to do about a missing program, as the end of a message."""
+    """Return what to do about a missing program, as the end of a message."""
     if (reason := ABSENT.get(program.rsplit("/", 1)[-1])) is not None:
         return f"{reason}; tasks that need it cannot run here"
     application = application_of(program)

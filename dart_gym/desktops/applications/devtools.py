@@ -47,7 +47,11 @@ class DevTools:
 
     @classmethod
     async def connect(cls, desktop: Desktop, port: int = 1337, *, timeout: float = 30.0) -> DevTools:
-        """Connect to the first page of the browser on a port inside. Raises `DesktopError`: no browser there."""
+        """Connect to the first page of the browser on a port inside.
+
+        Raises:
+            DesktopError: if no browser listens on the port.
+        """
         return await cls.attach(str(await desktop.open_port(port)), port, timeout=timeout)
 
     @classmethod
@@ -148,7 +152,7 @@ class DevTools:
         for future in futures:
             if not future.done():
                 future.set_exception(DesktopError(problem))
-                future.exception()  # whoever still awaits it gets it; nobody is warned about it otherwise
+                future.exception()  # a task that still awaits it gets it; without this, asyncio would warn about it
 
     def _dispatch(self, message: dict[str, Any], size: int) -> None:
         if "id" in message:
@@ -165,7 +169,11 @@ class DevTools:
 
 
 def _table(message: dict[str, Any], name: str) -> dict[str, Any]:
-    """The part of a message that is a table. Raises `DesktopError`: a browser would have said one."""
+    """Return a field of a message that must be an object.
+
+    Raises:
+        DesktopError: if it is not an object, which a browser would never send.
+    """
     if not isinstance(found := message.get(name), dict):
         raise DesktopError(f"the browser said what no browser says: {name} is {found!r:.100}")
     return found

@@ -1,4 +1,4 @@
 """What every kind of desktop has in common: the protocol `Desktop`, its specs, frames, and when a screen has settled.
 
-Imported by all kinds of desktops and by whoever uses one. Imports `dart_gym.core` only.
+Imported by all kinds of desktops and by their users. Imports `dart_gym.core` only.
 """

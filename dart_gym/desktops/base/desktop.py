@@ -136,7 +136,7 @@ class Endable(Protocol):
 
     @property
     def killed(self) -> bool:
-        """Whether a program inside ended it, or held it up until it had to be ended."""
+        """Return whether a program inside ended it, or held it up until it had to be ended."""
 
     async def wait_until_ended(self) -> None:
         """Return when it is known to have ended."""
@@ -147,7 +147,7 @@ class Accountable(Protocol):
     """What a desktop has besides that knows why it is slow."""
 
     async def holds_up(self) -> bool:
-        """Whether its own programs hold it up now, and not a machine that has too much to do."""
+        """Return whether its own programs hold it up now, and not a machine that has too much to do."""
 
 
 @runtime_checkable
@@ -187,7 +187,7 @@ class Desktop(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the desktop is started and its processes still run. Cheap."""
+        """Return whether the desktop is started and its processes still run. Cheap."""
 
     async def screenshot(self) -> NDArray[np.uint8]:
         """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
@@ -219,7 +219,7 @@ class Desktop(Protocol):
         """Create or replace a file, making its parent directories."""
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
-        """What the programs tell about their widgets; what they do not tell within the time is left out."""
+        """Return what the programs tell about their widgets; what they do not tell within the time is left out."""
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket on this side that leads to a TCP port on the desktop's own loopback."""

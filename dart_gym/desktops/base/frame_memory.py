@@ -1,8 +1,8 @@
 """Memory for one frame that two processes share, and that nobody can resize.
 
 Invariants:
-    - It has its full size before the other process sees it, and is sealed against shrinking and growing: whoever maps
-      it can read it to its end, whatever happens on the other side.
+    - It has its full size before the other process sees it, and is sealed against shrinking and growing: a process that
+      maps it can read it to its end, whatever happens on the other side.
     - The programs of the desktop have no way to it: no name, and no descriptor that they inherit.
 """
 
@@ -22,7 +22,11 @@ _SEALS = sum(getattr(fcntl, f"F_SEAL_{name}", 0) for name in ("SHRINK", "GROW", 
 
 
 class FrameMemory:
-    """Memory of a (height, width, 3) uint8 frame, which owns its descriptor `fd`. Raises `DesktopError`: not sealed."""
+    """Memory of a (height, width, 3) uint8 frame, which owns its descriptor `fd`.
+
+    Raises:
+        DesktopError: if the memory is not sealed against changes of its size.
+    """
 
     def __init__(self, fd: int, height: int, width: int, *, writable: bool) -> None:
         self.fd = fd

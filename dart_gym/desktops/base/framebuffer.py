@@ -32,7 +32,11 @@ class Cursor:
 
 
 class Framebuffer:
-    """A mapped screen; a program that truncates its file ends who looks by SIGBUS. Raises `DesktopError`: no screen."""
+    """A mapped screen. If a program truncates its file, the process that reads it ends with SIGBUS.
+
+    Raises:
+        DesktopError: if there is no screen.
+    """
 
     def __init__(self, path: Path, spec: DesktopSpec) -> None:
         with open(path, "rb", opener=_open_regular) as file:

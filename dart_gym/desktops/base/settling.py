@@ -27,7 +27,7 @@ async def settle(
 ) -> SettleResult:
     """Wait until the screen stands still or the cap is reached.
 
-    `handled` waits so many seconds for the focused program to say that it has handled its input; False if it cannot.
+    `handled` waits the given seconds for the focused program to say that it has handled its input; False if it cannot.
     """
     work = work if policy.busy_ms > 0 else None  # whose time is looked at
     if handled is None or policy.reply_quiet_ms is None:
@@ -68,7 +68,7 @@ async def _settle(
 
 
 def differs(screen: NDArray[np.generic], previous: NDArray[np.generic]) -> bool:
-    """Whether the screen differs from `previous`, which is brought up to date."""
+    """Return whether the screen differs from `previous`, which is brought up to date."""
     if np.array_equal(screen, previous):
         return False
     np.copyto(previous, screen)

@@ -37,7 +37,7 @@ _OPTIONAL_PROGRAMS = ("google", "chromium.org", "brave.com", "microsoft", "firef
 
 
 def missing_parts() -> str | None:
-    """What is missing on this machine to start bubblewrap, with the next step; None when nothing is."""
+    """Return what is missing on this machine to start bubblewrap, with the next step; None when nothing is."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed; next step: apt-get install bubblewrap (or choose --isolation none)"
@@ -121,7 +121,7 @@ def desktop_skeleton(settings: Path, storage: int) -> list[str]:
 
 
 def everybody_passes(path: Path) -> bool:
-    """Whether any user of this machine may search a directory and all those above it."""
+    """Return whether any user of this machine may search a directory and all those above it."""
     return all(directory.stat().st_mode & 0o001 for directory in (path.absolute(), *path.absolute().parents))
 
 
@@ -166,7 +166,7 @@ def _mount_point(number: int, *, directory: bool) -> str:
 
 @functools.cache
 def shared_limits() -> Mapping[str, int]:
-    """What one sandbox of an ordinary user may take of what the kernel counts for the user: file -> number.
+    """Return what one sandbox of an ordinary user may take of what the kernel counts for the user: file -> number.
 
     Root gives each sandbox a user of its own, with all of it. An ordinary user's sandboxes are that user, and one of
     them could take all; a user namespace around a sandbox has limits of its own. None where no such can be made.

@@ -3,7 +3,7 @@
 Invariants:
     - Depth, modes, names and links do not matter: it goes by descriptors of directories, needs no recursion and no
       path but the first, and follows no link.
-    - What names the owner of a directory goes last, so that whoever finds what is left knows whose it was.
+    - What names the owner of a directory goes last, so that a later clean-up knows whose the rest was.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class _Removal:
         self._moved = False
 
     def run(self) -> bool:
-        """Whether all is gone."""
+        """Return whether all is gone."""
         while True:
             self._moved = False
             for name in os.listdir(self._top):

@@ -168,12 +168,12 @@ class Signals:
         return field_of(f"/proc/{sender}/fdinfo/{target}", "Pid:")
 
     def reached(self, pid, number):
-        """Whether a process was sent this signal from inside."""
+        """Return whether a process was sent this signal from inside."""
         return (pid, number) in self.sent or (None, number) in self.sent
 
 
 def field_of(path, name):
-    """A number behind a name in one of the kernel's files; None where there is none."""
+    """Return the number behind a name in one of the kernel's files, or None."""
     try:
         with open(path, errors="replace") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
@@ -182,7 +182,7 @@ def field_of(path, name):
 
 
 def ended_by(pid, name, code, signals):
-    """Who ended a program: `ENDED_OUTSIDE` where an ending signal came from nobody inside. Pure.
+    """Return who ended a program: `ENDED_OUTSIDE` if no process inside sent the signal. Pure.
 
     `code` is an exit status, or below 0 the number of the signal that ended it.
     """
@@ -265,7 +265,7 @@ def reap(child):
 
 
 def verdict(child, code, report, signals):
-    """Who ended the program, or what it cannot do without; see `ended_by`."""
+    """Return who ended the program, or what it needs and lacks; see `ended_by`."""
     if code == -signal.SIGSTOP:
         say("the program that serves this desktop was stopped, which ends the desktop")
         return ENDED_INSIDE if signals.reached(child, signal.SIGSTOP) else ENDED_OUTSIDE

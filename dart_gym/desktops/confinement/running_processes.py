@@ -55,7 +55,7 @@ def running_processes(groups: Sequence[Path], root: int) -> dict[str, bool]:
 
 
 def any_thread_runs(pid: str) -> bool:
-    """Whether any thread of a process runs, or waits for processor or disk, at this moment; not if it has ended."""
+    """Return whether a thread of a process runs, or waits for a processor or disk; False once it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return any(_runs(f"/proc/{pid}/task/{thread}/stat") for thread in os.listdir(f"/proc/{pid}/task"))
     return False

@@ -20,7 +20,7 @@ from dart_gym.core.errors import MissingDependencyError
 
 LIBRARY = "libseccomp.so.2"
 SENDERS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
-"""Calls that send a signal: whoever listens to a filter is told of those that end or stop another program."""
+"""Calls that send a signal: the listener of a filter is told of those that end or stop another program."""
 
 _FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl
@@ -150,7 +150,7 @@ class _Rules:
             raise OSError(-error, f"libseccomp refuses the rule for {name}: {os.strerror(-error)}")
 
     def name(self, number: int) -> str | None:
-        """Name of a system call of this machine; None where there is none."""
+        """Return the name of a system call of this machine, or None."""
         pointer = self._lib.seccomp_syscall_resolve_num_arch(ctypes.c_uint32(0), number)
         if not pointer:
             return None
@@ -172,10 +172,13 @@ class _Rules:
 
 @functools.cache
 def system_call_filter(*, notify: bool) -> Filter:
-    """The filter of this machine. Raises `MissingDependencyError`: there is no libseccomp, or one of before 2020.
+    """Return the filter of system calls for this machine.
 
-    With `notify` refused calls go to whoever listens to the filter, answers EPERM and keeps a record; else to the
+    With `notify` refused calls go to the filter's listener, which answers EPERM and keeps a record; else to the
     kernel.
+
+    Raises:
+        MissingDependencyError: if libseccomp is missing or older than 2020.
     """
     rules = _Rules()
     refuse = _NOTIFY if notify else _ERRNO | errno.EPERM
@@ -202,7 +205,7 @@ def system_call_filter(*, notify: bool) -> Filter:
 def _add_signals(rules: _Rules, *, notify: bool) -> None:
     """Rules for calls that send a signal: of those that end or stop a program the listener is told, where there is one.
 
-    The kernel takes the low 32 bits of a number; one with others is none that any library sends, and does not exist.
+    The kernel takes the low 32 bits of a number; no library sends one with other bits, and it does not exist.
     """
     for name in SENDERS:
         number = 2 if name in ("tgkill", "rt_tgsigqueueinfo") else 1

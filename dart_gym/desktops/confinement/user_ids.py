@@ -4,7 +4,7 @@ Programs never have the rights of root, and never those of another desktop. A se
 its desktops run as that user, in user namespaces of their own.
 
 Invariants:
-    - A number is used by one desktop at a time on this machine, whoever the server is: it is locked by a file that
+    - A number is used by one desktop at a time on this machine, for all servers: it is locked by a file that
       the kernel unlocks when its holder ends.
     - A number whose last holder died is given out again only after all processes that had it are gone.
 """

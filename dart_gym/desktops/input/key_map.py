@@ -55,7 +55,7 @@ class KeyMap:
 
     @property
     def num_lock(self) -> int:
-        """The modifier that Num Lock locks, as a mask; 0 where there is none."""
+        """The modifier that Num Lock locks, as a mask; 0 without one."""
         return self.mask_of(frozenset({_NUM_LOCK})) & ~(SHIFT | LOCK | CONTROL)
 
     @property

@@ -35,7 +35,11 @@ _LETTER_KEYS = {
 
 
 def keysym_of(key: str) -> int:
-    """X keysym of a canonical key name or a character. Raises `ValueError`: no keyboard can type it."""
+    """Return the X keysym of a canonical key name or a character.
+
+    Raises:
+        ValueError: if no keyboard can type it.
+    """
     name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
     if name is not None:
         if (value := keysym_value(name)) is None:

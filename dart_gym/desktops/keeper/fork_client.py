@@ -58,7 +58,7 @@ class ForkClient:
 
     @property
     def pid(self) -> int | None:
-        """Pid of the fork server; None while there is none."""
+        """Pid of the fork server; None while it is not running."""
         return self._process.pid if self._process is not None else None
 
     def prepare(self) -> None:
@@ -122,7 +122,11 @@ class ForkClient:
         raise DesktopError(f"the process that starts desktops does not answer ({cause}); the next reset gets another")
 
     def start_keeper(self, spec: dict[str, Any], channel_fd: int, frame_fd: int) -> Keeper:
-        """Start a keeper, closing both descriptors here (connection, frames). Raises `DesktopError`: no start."""
+        """Start a keeper and close both descriptors here (connection, frames).
+
+        Raises:
+            DesktopError: if the keeper does not start.
+        """
         self._used = True
         try:
             reply, fds = self._ask({"op": "keeper", "spec": spec}, [channel_fd, frame_fd])

@@ -1,4 +1,4 @@
-"""Who holds a desktop up that does not answer: its own programs, or a machine that has too much to do."""
+"""Decide what delays a desktop that does not answer: its own programs, or an overloaded machine."""
 
 import os
 import statistics

@@ -4,8 +4,8 @@ Invariants:
     - Requests may overlap; each gets its own answer, is cancelled in the keeper when its caller is, and ends the
       keeper with all of its desktop when it is late.
     - What comes from the keeper is bounded and checked; what is not an answer to a request ends it too.
-    - When the connection has closed, the keeper is gone and so are the processes and files of its desktop: whoever
-      cleans up after it holds the connection open until then.
+    - When the connection has closed, the keeper is gone and so are the processes and files of its desktop: a client
+      that cleans up after it holds the connection open until then.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ class KeeperLink:
 
     @classmethod
     async def open(cls, spec: dict[str, Any], frame_fd: int) -> KeeperLink:
-        """Start a keeper for a desktop, whose frames go into the memory `frame_fd`. Raises `DesktopError`: no start."""
+        """Start a keeper for a desktop that draws its frames into the memory `frame_fd`.
+
+        Raises:
+            DesktopError: if the keeper does not start.
+        """
         ours, theirs = socket.socketpair()
         clients = fork_client()
         fds = theirs.detach(), os.dup(frame_fd)
@@ -69,13 +73,18 @@ class KeeperLink:
 
     @property
     def alive(self) -> bool:
-        """Whether there may still be answers, and the desktop is not known to have ended."""
+        """Return whether there may still be answers, and the desktop is not known to have ended."""
         return not self._end and not self.desktop_ended
 
     async def ask(
         self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """Ask for an operation. Raises `DesktopError`: it has ended; `DesktopTimeoutError`: late; what it raised."""
+        """Request an operation and return its result. An error of the operation is raised here.
+
+        Raises:
+            DesktopError: if the keeper has ended.
+            DesktopTimeoutError: if it is late.
+        """
         if self._end:
             raise self._gone()
         number = next(self._numbers)
@@ -107,7 +116,7 @@ class KeeperLink:
                 self._writer.write(body)
             await self._writer.drain()
         except ConnectionError:
-            pass  # the reader finds out why, and tells whoever waits
+            pass  # the reader finds out why, and tells the waiting calls
 
     async def _read(self) -> None:
         try:

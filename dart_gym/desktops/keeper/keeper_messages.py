@@ -52,7 +52,7 @@ class MessageError(Exception):
 
 
 def encode_message(header: dict[str, Any], body_length: int = 0) -> bytes:
-    """What precedes a body on the way; `header` holds plain values."""
+    """Return what precedes a body on the way; `header` holds plain values."""
     packed: bytes = msgpack.packb(header, unicode_errors="surrogatepass")
     return _LENGTHS.pack(len(packed), body_length) + packed
 
@@ -60,7 +60,12 @@ def encode_message(header: dict[str, Any], body_length: int = 0) -> bytes:
 async def read_message(
     reader: asyncio.StreamReader, body_limit: Callable[[dict[str, Any]], int]
 ) -> tuple[dict[str, Any], bytes]:
-    """The next message. Raises `MessageError`: it is none; `asyncio.IncompleteReadError`: the other side has closed."""
+    """Read the next message.
+
+    Raises:
+        MessageError: if the bytes are not a message.
+        asyncio.IncompleteReadError: if the other side has closed.
+    """
     head, length = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
     if head > MAX_HEADER:
         raise MessageError(f"a header of {head} bytes")

@@ -38,7 +38,11 @@ _LASTING = ("execute", "launch", "write", "port")  # operations whose effects no
 
 
 class KeptDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`. Raises `ConfigurationError`: what is wrong with the spec."""
+    """See `dart_gym.desktops.base.desktop.Desktop`.
+
+    Raises:
+        ConfigurationError: if the spec is invalid.
+    """
 
     def __init__(self, spec: DesktopSpec) -> None:
         check_spec(spec)
@@ -92,7 +96,7 @@ class KeptDesktop:
 
     @property
     def alive(self) -> bool:
-        """Whether the desktop is started and its processes still run."""
+        """Return whether the desktop is started and its processes still run."""
         return self._started and self._link is not None and self._link.alive
 
     @property
@@ -102,11 +106,11 @@ class KeptDesktop:
 
     @property
     def killed(self) -> bool:
-        """Whether a program inside ended it, or held it up until it had to be ended."""
+        """Return whether a program inside ended it, or held it up until it had to be ended."""
         return self._link is not None and self._link.killed
 
     async def holds_up(self) -> bool:
-        """Whether its own programs hold it up now; see `Accountable`."""
+        """Return whether its own programs hold it up now; see `Accountable`."""
         pid = self.keeper_pid
         return pid is not None and await asyncio.to_thread(held_up_inside, pid)
 
@@ -211,7 +215,7 @@ class KeptDesktop:
             await self._ask("write", values, data[start : start + PIECE], deadline_s=keeper_deadlines.FILE_S)
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
-        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        """Return what the programs tell about their widgets; see `Desktop.accessibility_tree`."""
         deadline_s = timeout + keeper_deadlines.ANSWER_S
         values, body = await self._ask("tree", {"timeout": timeout}, deadline_s=deadline_s, limit=MAX_TREE)
         try:

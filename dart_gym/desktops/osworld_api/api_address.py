@@ -50,7 +50,11 @@ class APIPolicy:
     open_to_all: bool = False
 
     def new_socket(self) -> Path | None:
-        """A path for one more desktop's socket; None for TCP. Raises `ConfigurationError`: unusable directory."""
+        """Return a path for one more desktop's socket, or None for TCP.
+
+        Raises:
+            ConfigurationError: if the directory cannot be used.
+        """
         if self.directory is None:
             return None
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -53,7 +53,11 @@ def expand_path(path: str, environment: Mapping[str, str]) -> str:
 
 
 def window_command(data: Mapping[str, Any], verb: str) -> list[str]:
-    """The `wmctrl` call that activates ("a") or closes ("c") a window. Raises `BadRequest`: there is no window name."""
+    """Return the `wmctrl` call that activates ("a") or closes ("c") a window.
+
+    Raises:
+        BadRequest: if the request has no window name.
+    """
     name = data.get("window_name")
     if not isinstance(name, str) or not name:
         raise BadRequest("window_name required")
@@ -62,7 +66,7 @@ def window_command(data: Mapping[str, Any], verb: str) -> list[str]:
 
 
 def window_size(listing: str, app_class: str) -> tuple[int, int] | None:
-    """Width and height of the first window of a class, from lines of `wmctrl -lGx`; None when there is none."""
+    """Width and height of the first window of a class, from lines of `wmctrl -lGx`; None without such a window."""
     wanted = app_class.lower()
     for line in listing.splitlines():
         fields = line.split(maxsplit=8)

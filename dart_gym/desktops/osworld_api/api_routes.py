@@ -260,7 +260,7 @@ class APIRoutes:
         path = expand_path(given, await self._variables())
         try:
             data = await self._desktop.read_file(path)
-        except OSError as error:  # there is none, or what stands there is no file that can be read
+        except OSError as error:  # no such path, or it is not a file that can be read
             return web.json_response({"error": f"File not found ({error})"}, status=404)
         name = PurePosixPath(path).name
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -109,7 +109,11 @@ class OSWorldAPI:
 
 
 async def open_api(desktop: Desktop, policy: APIPolicy) -> OSWorldAPI:
-    """The OSWorld API of a started desktop; the caller closes it. Raises `ConfigurationError`: unusable directory."""
+    """Open the OSWorld API of a started desktop; the caller closes it.
+
+    Raises:
+        ConfigurationError: if the directory cannot be used.
+    """
     api = OSWorldAPI(desktop, path=policy.new_socket(), open_to_all=policy.open_to_all)
     await api.start()
     return api

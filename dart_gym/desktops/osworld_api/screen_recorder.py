@@ -19,7 +19,12 @@ class Recorder:
         self._desktop = desktop
 
     async def start(self) -> None:
-        """Start; returns when frames are written. Raises `BadRequest`: one runs already; `DesktopError`: no ffmpeg."""
+        """Start recording and return when frames are written.
+
+        Raises:
+            BadRequest: if a recording is running.
+            DesktopError: if ffmpeg is missing.
+        """
         if await self._running():
             raise BadRequest("Recording is already in progress.")
         await self._shell(f"rm -f {_VIDEO}")
@@ -35,7 +40,12 @@ class Recorder:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> bytes:
-        """Stop; the video (MP4). Raises `BadRequest`: nothing is recorded; `DesktopError`: ffmpeg left no video."""
+        """Stop recording and return the video (MP4).
+
+        Raises:
+            BadRequest: if no recording is running.
+            DesktopError: if ffmpeg left no video.
+        """
         if not await self._running():
             raise BadRequest("No recording in progress to stop.")
         await self._shell(f"kill -INT $(cat {_PID})")  # so that ffmpeg completes the file

@@ -53,7 +53,11 @@ _IMAGES = ("PNG", "JPEG")  # for others Pillow may start a program, or unpack wi
 
 
 class OSWorldDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`. Raises `ConfigurationError`: no such address is possible."""
+    """See `dart_gym.desktops.base.desktop.Desktop`.
+
+    Raises:
+        ConfigurationError: if the address is impossible.
+    """
 
     _in_use: ClassVar[set[str]] = set()
 
@@ -127,7 +131,7 @@ class OSWorldDesktop:
 
     @property
     def alive(self) -> bool:
-        """Whether it is started and every request so far went well."""
+        """Return whether it is started and every request so far went well."""
         return self._client is not None
 
     # --- requests
@@ -274,7 +278,11 @@ class OSWorldDesktop:
         return result
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program and leave it running. Raises `MissingProgramError` when there is none of that name."""
+        """Start a program and leave it running.
+
+        Raises:
+            MissingProgramError: if no program has this name.
+        """
         content = {"command": [*_environment(env), *command], "shell": False}
         response = await self._request("POST", "/setup/launch", json=content)
         if response.status_code != 200:
@@ -347,7 +355,7 @@ async def _taken(answer: httpx.Response, limit: int) -> httpx.Response:
 
 
 def _parsed(data: bytes) -> Any:
-    """The value of a JSON; None where it is none, or so intricate that reading it would take long."""
+    """Return the value of a JSON text, or None if it is invalid or nested so deeply that reading it takes long."""
     if sum(map(data.count, (b"[", b"{", b","))) > _MOST_PARTS:
         return None
     try:
@@ -357,7 +365,11 @@ def _parsed(data: bytes) -> Any:
 
 
 def _decoded(data: bytes, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    """The pixels of an image. Raises `DesktopError`: it has not this shape; and what Pillow does of what is none."""
+    """Decode an image.
+
+    Raises:
+        DesktopError: if the image has another shape. Errors of Pillow pass through.
+    """
     with Image.open(io.BytesIO(data), formats=_IMAGES) as image:
         if image.size != shape[::-1]:
             raise DesktopError(f"the machine's screen became {image.width}x{image.height} pixels large")

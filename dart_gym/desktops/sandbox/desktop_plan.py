@@ -21,7 +21,7 @@ class Places:
 
 
 def guest_plan(places: Places, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
-    """What `guest.py` is to start."""
+    """Return what `guest.py` is to start."""
     width, height = screen
     # a sandbox has a display of its own; on the machine's, only who knows the cookie may look at it
     display = [":0"] if places.isolated else ["-auth", f"{places.settings}/cookie"]

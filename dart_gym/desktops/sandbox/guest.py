@@ -64,7 +64,7 @@ class Guest:
         number = _read_line(display_fd)
         if not number:
             raise RuntimeError("Xvfb ended before it was ready")
-        if not self.plan["isolated"]:  # whoever cleans up after us tells our display from others' by it
+        if not self.plan["isolated"]:  # a later clean-up tells our display from others' by it
             with open(os.path.join(self.plan["log_dir"], "display"), "w") as file:
                 file.write(number)
         if "DISPLAY" not in self.env:
@@ -127,7 +127,7 @@ class Guest:
 
     def end(self, code):
         """End this program and with it the desktop."""
-        with self.ending:  # whoever comes second finds the program gone
+        with self.ending:  # the second thread finds the program gone
             if not self.plan["isolated"]:
                 self._end_display()
                 kill_descendants(os.getpid())
@@ -169,7 +169,7 @@ class Guest:
                 pass  # the host no longer wants the answer
 
     def _failure(self, error):
-        """What a request failed with, and whether programs inside are to blame for that."""
+        """Return what a request failed with, and whether programs inside are to blame for that."""
         words = {"message": str(error) or type(error).__name__}
         if isinstance(error, (Exhausted, MemoryError)):
             return {**words, "error": "Exhausted"}
@@ -284,7 +284,7 @@ def _feed(pipe, body):
 
 
 def _open_regular(path, flags):
-    """Open a file that is none of those that give for ever, or never: `opener` of `open`."""
+    """Open a file, but not one that can be read for ever or blocks: `opener` of `open`."""
     fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -349,7 +349,11 @@ def _relay(listener, port):
 
 
 def start_thread(target, *args):
-    """Start a thread that nobody waits for. Raises `Exhausted`: there are too many processes and threads."""
+    """Start a thread that is never joined.
+
+    Raises:
+        Exhausted: if there are too many processes and threads.
+    """
     try:
         threading.Thread(target=target, args=args, daemon=True).start()
     except RuntimeError as error:

@@ -20,7 +20,11 @@ def open_directory(path: Path) -> int:
 
 
 def open_below(directory: int, *names: str) -> int:
-    """A descriptor of a regular file, by the names on the way below a directory's. Raises `OSError`: there is none."""
+    """Open a regular file below a directory, one name of the path at a time.
+
+    Raises:
+        OSError: if there is no such file.
+    """
     *folders, name = names
     opened = os.dup(directory)
     try:
@@ -38,7 +42,7 @@ def open_below(directory: int, *names: str) -> int:
 
 
 def read_tail(directory: int, *names: str, most: int) -> str:
-    """The last `most` bytes of a file as text, stripped; "" where there is none. See `open_below`."""
+    """The last `most` bytes of a file as text, stripped; "" without a file. See `open_below`."""
     try:
         fd = open_below(directory, *names)
     except OSError:

@@ -74,7 +74,7 @@ set-sink-volume auto_null 0x8000
 _THUNDERBIRD_HELPER = """. /usr/lib/thunderbird/thunderbird-wrapper-helper.sh
 set -- --class=thunderbird "$@"
 """
-# Started by D-Bus for whoever asks; refused here, because they index the disk, or look for devices that are not there.
+# Started by D-Bus on request; refused here, because they index the disk, or look for devices that are not there.
 _REFUSED_SERVICES = (
     "org.freedesktop.Tracker3.Miner.Extract",
     "org.freedesktop.Tracker3.Miner.Files",
@@ -115,7 +115,11 @@ def python_step() -> str:
 
 
 def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) -> Machine:
-    """Lay out the files of the profile. Raises `MissingDependencyError`: what all tasks of OSWorld need is missing."""
+    """Lay out the files of the profile.
+
+    Raises:
+        MissingDependencyError: if something is missing that all tasks of OSWorld need.
+    """
     packages = desktop_python()
     if not (packages / "pyautogui").is_dir():
         raise MissingDependencyError(
@@ -198,7 +202,7 @@ def compiled_defaults() -> bytes:
 
 
 def chrome_texts() -> bytes | None:
-    """The real browser's texts with Chrome's names, made once for each build of it; None where there are none."""
+    """The real browser's texts with Chrome's names, made once for each build of it; None without such texts."""
     chrome = _browser_program()
     path = None if chrome is None else chrome.parent / "locales" / LANGUAGE
     return None if path is None or not path.exists() else _renamed(path, path.stat().st_mtime_ns)
@@ -210,7 +214,7 @@ def _renamed(path: Path, changed: int) -> bytes:
 
 
 def _browser_program() -> Path | None:
-    """The real browser, which has its resources beside it; None when there is none."""
+    """The real browser, which has its resources beside it; None if it is not installed."""
     if (debian := Path("/usr/lib/chromium/chromium")).exists():
         return debian
     try:

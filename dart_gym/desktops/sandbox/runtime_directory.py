@@ -156,7 +156,7 @@ def remove_display(path: Path) -> None:
 
 
 def is_deserted(path: Path) -> bool:
-    """Whether a Unix socket is there, on which nobody listens."""
+    """Return whether a Unix socket is there, on which nobody listens."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

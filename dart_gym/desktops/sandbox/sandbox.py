@@ -60,7 +60,7 @@ LOG_MARK = "\n--- end of "
 _FULL_BYTES = 1 << 20
 _LOG_BYTES = 64 * MIB
 _PIXEL_BYTES, _HEADER_BYTES = 4, 1 * MIB
-_PASSABLE = 0o711  # whoever knows a name in it gets there, and nobody sees the names
+_PASSABLE = 0o711  # a user who knows a name in it can open it, and nobody can list the names
 _SHARED, _LOGS, _X11 = range(3)  # what the first process hands over
 _SIGNALLED = 128  # and above: the exit status that stands for a signal
 _cleaned = False
@@ -218,13 +218,13 @@ class Sandbox:
         return process, info_read
 
     def _plain_launcher(self) -> list[str]:
-        """What starts a guest without a sandbox: as a user of its own, whom its programs can look up."""
+        """Return what starts a guest without a sandbox: as a user of its own, whom its programs can look up."""
         accounts = {str(self.directory / name): f"/etc/{name}" for name in ("passwd", "group")}
         mounts = {**self._stage.mounts, **accounts} if self._user is not None else {}
         return launcher(self._user, self._groups.directories, mounts)
 
     def _first_settings(self, record: int, handover: int, plan: str) -> str:
-        """What `first_process.py` is to do."""
+        """Return what `first_process.py` is to do."""
         grouped = bool(self._groups.directories)
         return json.dumps(
             {
@@ -256,12 +256,12 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        """Whether the sandbox still runs."""
+        """Return whether the sandbox still runs."""
         return self._finalizer.alive and self._process.poll() is None
 
     @property
     def ended_inside(self) -> bool:
-        """Whether it has ended by what its own processes did.
+        """Return whether it has ended by what its own processes did.
 
         No program inside can send a signal to bubblewrap or to the first process, whose end bubblewrap reports as a
         shell does, and the first process says when a signal came from nobody inside. Memory is the exception: the
@@ -315,7 +315,11 @@ class Sandbox:
         return Path(f"/proc/self/fd/{self._handed_over(which)}")
 
     def _handed_over(self, which: int) -> int:
-        """Descriptor of a directory inside that the first process handed over. Raises `DesktopError`: not yet."""
+        """Return the descriptor of a directory inside that the first process handed over.
+
+        Raises:
+            DesktopError: if it has not done so yet.
+        """
         self._handover.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             if not self._rest.directories:
@@ -346,7 +350,7 @@ class Sandbox:
             return socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
 
     def log_tail(self, *names: str) -> str:
-        """What the kernel ended for memory, and the last lines of logs, for an error message; "" without any."""
+        """Return what the kernel ended for memory, and the last lines of logs, for an error message; "" without any."""
         ended, note = self._groups.ended_for_memory(), f" (it used more than {self.limits.memory} bytes of memory"
         parts = [f"{note}: programs ended: {ended})"] if ended else []
         for name in names:

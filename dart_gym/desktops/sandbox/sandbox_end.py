@@ -94,7 +94,7 @@ def inner_pid(remains: Remains) -> int | None:
 
 
 def refused_calls(path: Path) -> list[str]:
-    """What a file of refused calls says, as "program: call"."""
+    """Return what a file of refused calls says, as "program: call"."""
     found = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -23,7 +23,7 @@ from Xlib.support import connect
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.base.framebuffer import Cursor
 
-# Some windows promise to answer and never do (VLC's): after so many waits of so long they are not asked any more.
+# Some windows promise to answer and never do (VLC's): after this many waits of this length they are not asked any more.
 _MAX_SILENCES = 2
 _SILENCE_S = 1.0
 _ALIVE_PERIOD_S = 0.03
@@ -141,7 +141,7 @@ class XConnection:
         return reply.root_x, reply.root_y
 
     def release_buttons(self) -> None:
-        """Release the buttons that are down, whoever pressed them."""
+        """Release all buttons that are down, even those that another client pressed."""
         with translated_errors():
             mask = self.root.query_pointer().mask
             for number in range(1, 6):
@@ -162,7 +162,7 @@ class XConnection:
             return bool(self.display.get_selection_owner(self._atom("XdndSelection")))
 
     def has_window_manager(self) -> bool:
-        """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
+        """Return whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
         with translated_errors():
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
@@ -180,18 +180,18 @@ class XConnection:
             self.display.sync()
 
     def has_panels(self) -> bool:
-        """Whether a bar at the top and a dock at the left have taken their room from windows (`_NET_WORKAREA`)."""
+        """Return whether a bar at the top and a dock at the left have reserved their room (`_NET_WORKAREA`)."""
         with translated_errors():
             area = self.root.get_full_property(self._atom("_NET_WORKAREA"), Xatom.CARDINAL)
         return area is not None and area.value[0] > 0 and area.value[1] > 0
 
     def has_active_window(self) -> bool:
-        """Whether a window has the keyboard."""
+        """Return whether a window has the keyboard."""
         with translated_errors():
             return self._active_window() is not None
 
     def active_window_fits(self, width: int, height: int) -> bool:
-        """Whether the active window has the given size; its own limits are taken from it if they forbid that.
+        """Return whether the active window has the given size; its own limits are taken from it if they forbid that.
 
         Chromium does not want to be narrower than 500 pixels, and window managers respect it even in full screen.
         """

@@ -63,9 +63,12 @@ _PROBE_PERIOD_S = 0.004
 
 
 class XvfbDesktop:
-    """See `Desktop`, whose operations it has; frames it draws into memory.
+    """See `Desktop`; frames are drawn into shared memory.
 
-    Start it in a thread that lives at least as long as the desktop. Raises `ConfigurationError`: an impossible spec.
+    Start it in a thread that lives at least as long as the desktop.
+
+    Raises:
+        ConfigurationError: if the spec is impossible.
     """
 
     def __init__(self, spec: DesktopSpec) -> None:
@@ -152,7 +155,11 @@ class XvfbDesktop:
 
     @property
     def sites(self) -> "SiteServer":
-        """What serves its sites. Raises `DesktopError`: it has none."""
+        """Return the server of the desktop's sites.
+
+        Raises:
+            DesktopError: if the desktop has no sites.
+        """
         if self._sites is None:
             raise DesktopError("this desktop has no sites: its task must name them in dart.desktop.sites")
         return self._sites
@@ -227,7 +234,7 @@ class XvfbDesktop:
 
     @property
     def alive(self) -> bool:
-        """Whether the desktop is started and its processes still run."""
+        """Return whether the desktop is started and its processes still run."""
         return self._input is not None and self._sandbox is not None and self._sandbox.alive
 
     async def wait_until_dead(self) -> None:
@@ -237,7 +244,7 @@ class XvfbDesktop:
             await sandbox.ended()
 
     async def ended_inside(self, wait_s: float = 0.0) -> bool:
-        """Whether its own programs have ended it, once started; an end under way is waited for `wait_s` seconds."""
+        """Return whether its own programs ended the started desktop; wait up to `wait_s` for an end under way."""
         sandbox = self._sandbox
         if sandbox is None or self._input is None:
             return False
@@ -344,7 +351,7 @@ class XvfbDesktop:
             await self._guest.write_file(path, data, append=append)
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
-        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        """Return what the programs tell about their widgets; see `Desktop.accessibility_tree`."""
         return await accessibility.read_tree(self, timeout)
 
     async def open_port(self, port: int) -> Path:

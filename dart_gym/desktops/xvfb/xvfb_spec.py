@@ -9,7 +9,11 @@ LEAST_PIXELS, MOST_PIXELS, MOST_MARGIN = 32, 8192, 64
 
 
 def check_spec(spec: DesktopSpec) -> None:
-    """Refuse what cannot be. Raises `ConfigurationError`: unknown profile or sandbox, or an impossible size."""
+    """Check a spec.
+
+    Raises:
+        ConfigurationError: if the profile or sandbox is unknown, or the size is impossible.
+    """
     if spec.profile not in PROFILES:
         raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
     if spec.sandbox not in SANDBOXES:

@@ -15,7 +15,7 @@ Value = str | int
 FIRST_TRAINING_SEED = 10_000
 """Seeds below are held out for evaluation."""
 HELD_OUT_SHARE = 5
-"""One in so many instances of a task is held out, where the task keeps instances apart."""
+"""One in this many instances of a task is held out, where the task keeps instances apart."""
 
 
 def draw(specification: Mapping[str, Any], task_id: str, seed: int) -> dict[str, Value]:
@@ -50,7 +50,7 @@ def draw(specification: Mapping[str, Any], task_id: str, seed: int) -> dict[str,
 
 
 def held_out(key: str) -> bool:
-    """Whether an instance, of which `key` says all that matters, may be drawn by held-out seeds only."""
+    """Return whether an instance, of which `key` says all that matters, may be drawn by held-out seeds only."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % HELD_OUT_SHARE == 0
 
 

@@ -18,7 +18,11 @@ SOLUTION = ".solution.json"
 
 
 def read_solution(task: Path) -> tuple[dict[str, Any], ...]:
-    """Return the recorded solution beside a task's file; nothing where there is none. Raises `TaskError`: malformed."""
+    """Return the recorded solution beside a task's file, or an empty one if there is no such file.
+
+    Raises:
+        TaskError: if the file is malformed.
+    """
     path = task.with_name(task.stem + SOLUTION)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -37,7 +41,11 @@ def read_solution(task: Path) -> tuple[dict[str, Any], ...]:
 
 
 def check_owners(solutions: Iterable[Path], tasks: Iterable[Path]) -> None:
-    """See that each recorded solution has its task. Raises `TaskError`: one has not."""
+    """Check that each recorded solution has its task.
+
+    Raises:
+        TaskError: if a solution has no task.
+    """
     owners = {task.with_name(task.stem + SOLUTION) for task in tasks}
     for path in sorted(set(solutions) - owners):
         task = path.name.removesuffix(SOLUTION) + ".json"

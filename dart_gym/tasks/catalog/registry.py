@@ -67,7 +67,7 @@ def suites() -> list[str]:
 
 
 def is_suite(name: str) -> bool:
-    """Whether a name is that of a suite, `module:Class` included, and not a task's or a file's.
+    """Return whether a name is that of a suite, `module:Class` included, and not a task's or a file's.
 
     Of an imported suite a part is one too: "cua[split=train,app!=vlc]"; its tasks' ids are the suite's.
     """
@@ -209,7 +209,7 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
 
 
 def _osworlds() -> dict[str, Any]:
-    """What OSWorld's own tasks run on, with a panel where that is asked for; they cannot say it themselves."""
+    """Return what OSWorld's own tasks run on, with a panel where that is asked for; they cannot say it themselves."""
     value = os.environ.get(PANEL_VARIABLE, "")
     if value not in ("", "0", "1"):
         raise ConfigurationError(f"{PANEL_VARIABLE} must be 0 or 1, got {value!r}")

@@ -60,4 +60,9 @@ class Patchable(Protocol):
     """What a scenario has besides that can bring about a solved state without a user's actions."""
 
     async def golden(self, desktop: Desktop) -> None:
-        """Carry out the task's golden patch. Raises `TaskError`, `DesktopError`: a step of it failed."""
+        """Perform the task's golden patch.
+
+        Raises:
+            TaskError: if a step is malformed.
+            DesktopError: if a step fails.
+        """

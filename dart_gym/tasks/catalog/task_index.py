@@ -33,7 +33,11 @@ def index_directory() -> Path:
 
 
 def conditions(text: str) -> tuple[str, list[str]]:
-    """SQL and its values for "column=value,column!=value". Pure. Raises `ConfigurationError`: no such column."""
+    """Return the SQL and the values of "column=value,column!=value". Pure.
+
+    Raises:
+        ConfigurationError: if there is no such column.
+    """
     words, values = ["1"], []
     for part in filter(None, (part.strip() for part in text.split(","))):
         found = re.fullmatch(r"(\w+)\s*(!?=)\s*(.*)", part)
@@ -51,7 +55,7 @@ class TaskIndex:
         self.suite, self.path = suite, index_directory() / f"{suite}.sqlite"
 
     def rows(self, query: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """What a query finds in the tables of `integrations/task_sources`: tasks, files, problems, meta."""
+        """Return what a query finds in the tables of `integrations/task_sources`: tasks, files, problems, meta."""
         trouble = f"cannot be read: {self.path}: "
         try:
             with contextlib.closing(sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True)) as database:

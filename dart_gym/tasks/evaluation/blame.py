@@ -1,4 +1,4 @@
-"""Who causes that there is no score: the agent, by what it left on its desktop, or the evaluator and its machine. Pure.
+"""Decide who caused a missing score: the agent, by what it left on its desktop, or the evaluator and its machine. Pure.
 
 An agent that fails must not be able to have its episode left out, and a failure of ours must not be trained on as one
 of the agent's. So each failure of an evaluation is decided by what the agent cannot forge:

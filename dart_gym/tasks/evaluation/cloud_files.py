@@ -34,7 +34,11 @@ def _files(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 async def provide_cloud_files(plan: Plan, cache: Path, fetch: Fetch | None) -> None:
-    """Fetch a plan's files into the evaluation's cache directory. Raises `EvaluationFailure`: no way to get one."""
+    """Fetch a plan's files into the evaluation's cache directory.
+
+    Raises:
+        EvaluationFailure: if there is no way to get a file.
+    """
     for url, name in cloud_files(plan):
         if fetch is None:
             raise EvaluationFailure(f"the expected file {url} is needed, and this evaluation has no download cache")

@@ -78,7 +78,11 @@ async def evaluate(
 
 
 def read_checkpoints(task_id: str, checkpoints: Any) -> list[Plan]:
-    """The plans of a task's checkpoints. Raises `TaskError`: one is none, or needs more than what is built in. Pure."""
+    """Return the plans of a task's checkpoints. Pure.
+
+    Raises:
+        TaskError: if a checkpoint is malformed, or needs more than what is built in.
+    """
     try:
         plans = [read_evaluator(checkpoint) for checkpoint in checkpoints]
     except (EvaluationFailure, AttributeError, TypeError) as error:
@@ -90,7 +94,7 @@ def read_checkpoints(task_id: str, checkpoints: Any) -> list[Plan]:
 
 
 async def holds(desktop: Desktop, plan: Plan) -> bool:
-    """Whether all checks of a checkpoint give 1 now; one that cannot be computed, such as of no file yet, does not."""
+    """Return whether all checks of a checkpoint give 1 now; a check without its file, say, does not."""
     with cache_directory() as cache, contextlib.suppress(EvaluationFailure):
         scores = [(await _BuiltIn(desktop, cache).check(check, plan.conj))[0] for check in plan.checks]
         return combine(plan.conj, scores) == 1.0
@@ -113,7 +117,7 @@ class _Scorer(Protocol):
 async def _scorer(
     desktop: WatchedDesktop, plan: Plan, cache: Path, name: str, fetch: Fetch | None, timeout: float
 ) -> AsyncIterator[_Scorer | None]:
-    """What scores the checks of a plan; None where there are none."""
+    """Return what scores the checks of a plan, or None if it has no checks."""
     if plan.infeasible:
         yield None
     elif name != evaluator_environment.EVALUATOR:

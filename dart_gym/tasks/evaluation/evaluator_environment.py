@@ -58,7 +58,11 @@ def location() -> Path:
 
 
 def find(root: Path | None = None) -> EvaluatorEnvironment:
-    """The finished environment. Raises `MissingDependencyError`: none, or of other requirements."""
+    """Return the finished environment.
+
+    Raises:
+        MissingDependencyError: if the environment is missing, or was made for other requirements.
+    """
     root = root or location()
     if not _stamp(root).is_file():
         other = any(root.glob("dart-evaluator-*"))
@@ -74,7 +78,11 @@ def _stamp(root: Path) -> Path:
 
 
 def install(root: Path | None = None) -> EvaluatorEnvironment:
-    """Make the environment, or update it. Raises `MissingDependencyError`: no Python, no space, pip failed."""
+    """Create or update the environment.
+
+    Raises:
+        MissingDependencyError: if there is no Python or no space, or pip fails.
+    """
     root = root or location()
     with only_maker(root):
         if not _stamp(root).is_file():

@@ -214,7 +214,11 @@ class EvaluatorWorker:
         return [*start, str(shutil.which("bwrap")), *arguments]
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
-        """A check's score, and a short text of the state that was looked at. Raises `EvaluationFailure`: no score."""
+        """Return a check's score and a short text about the state that it found.
+
+        Raises:
+            EvaluationFailure: if there is no score.
+        """
         await self._load()
         self._send(
             {
@@ -284,7 +288,7 @@ class EvaluatorWorker:
         return {pid} if isinstance(pid, int) else set()
 
     def _failure(self, message: str, *, machine: bool = False) -> EvaluationFailure | DesktopStateError:
-        """What to raise: what it has read of the desktop broke it, unless it had read nothing or the machine did."""
+        """Return the error to raise: the desktop's content caused it, unless nothing was read or the machine failed."""
         return EvaluationFailure(message) if machine or not self._loaded else DesktopStateError(message)
 
     async def _explain_end(self, what: str) -> EvaluationFailure | DesktopStateError:

@@ -93,7 +93,11 @@ def make_packages_lazy():
 
 
 def find_function(package, name):
-    """A metric or getter by its public name. Raises `Unavailable`: there is none, or it needs what is left out."""
+    """Return a metric or getter by its public name.
+
+    Raises:
+        Unavailable: if there is no such function, or it needs a package that is left out.
+    """
     if name in WITHOUT:
         raise Unavailable(f"{name} needs {WITHOUT[name]}, which the evaluator is installed without")
     full = f"desktop_env.evaluators.{package}"
@@ -181,7 +185,7 @@ class Worker:
         return {"score": value, "state": repr(state)[:LONGEST_STATE]}
 
     def left(self, config):
-        """What a getter finds; None where the desktop has nothing that it can read."""
+        """Return what a getter finds; None where the desktop has nothing that it can read."""
         getter = find_function("getters", "get_" + config["type"])
         try:
             return self.get(config)
@@ -225,7 +229,7 @@ class Worker:
 
 
 def is_ours(error, config, getter):
-    """Whether a getter failed by what the task asks for, or by what only a network would give; not by the desktop."""
+    """Return whether a getter failed because of the task or a missing network, and not because of the desktop."""
     text = str(error)
     if isinstance(error, KeyError) and error.args and error.args[0] not in config:
         name = re.escape(repr(error.args[0]).strip("'\""))

@@ -66,7 +66,7 @@ _LAST_LINE = re.compile(rf"(?:(?:REWARD|Total score): *)?({_NUMBER})\s*(?:/ *1(?
 
 
 def is_foreign(evaluator: dict[str, Any]) -> bool:
-    """Whether a task's evaluator is a program of its bundle: {"type": "python" or "bash", "url": "./reward.py"}."""
+    """Return whether a task's evaluator is a program of its bundle: {"type": "python", "url": "./reward.py"}."""
     return evaluator.get("type") in ("python", "bash")
 
 
@@ -207,9 +207,12 @@ def read_end(script: str, kind: str, status: int | None, output: str, errors: st
 
 
 def read_score(script: str, kind: str, status: int, output: str, errors: str) -> tuple[float, str]:
-    """Score and detail of what a program printed: "REWARD: 0.5" as its last line, or a JSON with `overall_score`.
+    """Parse a program's output: "REWARD: 0.5" as its last line, or a JSON with `overall_score`.
 
-    Pure. Raises `EvaluationFailure`: there is no score in it.
+    Pure.
+
+    Raises:
+        EvaluationFailure: if it holds no score.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()] or [""]
     said = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")

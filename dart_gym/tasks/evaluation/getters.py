@@ -35,7 +35,7 @@ async def get_vm_command_error(desktop: Desktop, config: dict[str, Any], cache: 
 
 
 async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path | None | list[Path | None]:
-    """Copy of a file, or of several where `multi`; None where there is none, or no regular file that can be read.
+    """Copy of a file, or of several where `multi`; None without a regular file that can be read.
 
     `config` has `path` and `dest`, lists where `multi`, and `gives`: which of several the metric gets (the first).
     """

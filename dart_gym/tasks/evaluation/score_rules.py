@@ -74,7 +74,7 @@ def early_score(plan: Plan, terminal: TerminalState) -> float | None:
 
 
 def decided(conj: Conj, score: float) -> bool:
-    """Whether a single metric's score makes the remaining ones superfluous."""
+    """Return whether a single metric's score makes the remaining ones superfluous."""
     return score == 0.0 if conj == "and" else score == 1.0
 
 

@@ -35,7 +35,7 @@ class WatchedDesktop:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """What is waited for inside is the machine's or the network's; one that is given up there stays so."""
+        """Attribute waits in the block to the machine or the network; what is given up there stays so."""
         self.decides = False
         yield
         self.decides = True

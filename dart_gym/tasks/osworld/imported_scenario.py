@@ -59,7 +59,11 @@ class ImportedScenario(OSWorldScenario):
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
 
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
-        """See `OSWorldScenario`; the bundle's files are at hand. Raises `TaskError`: it needs what is not here."""
+        """See `OSWorldScenario`; the bundle's files are available.
+
+        Raises:
+            TaskError: if the task needs something that is missing here.
+        """
         await self.close()
         suite, _, name = task.id.partition("/")
         index = TaskIndex(suite)

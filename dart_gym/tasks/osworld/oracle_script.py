@@ -37,7 +37,11 @@ _QUIET_MS = 150.0
 
 
 class Script:
-    """The oracle of one episode. Raises `TaskError`: an entry is malformed."""
+    """The oracle of one episode.
+
+    Raises:
+        TaskError: if an entry is malformed.
+    """
 
     def __init__(self, task_id: str, entries: list[dict[str, Any]]) -> None:
         self._task_id = task_id
@@ -47,7 +51,11 @@ class Script:
         return len(self._entries)
 
     async def action(self, desktop: Desktop, taken: int) -> Action:
-        """The action after `taken` others; waits for its condition. Raises `TaskError`: no oracle, or it never held."""
+        """Wait for the condition of the action after `taken` others, and return that action.
+
+        Raises:
+            TaskError: if the task has no oracle, or the condition never held.
+        """
         if not self._entries:
             raise NoOracleError(f"task {self._task_id} has no oracle: its JSON lacks dart.oracle")
         if taken >= len(self._entries):
@@ -77,7 +85,7 @@ def expand(task_id: str, script: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def place(window: Geometry, edges: dict[str, Any]) -> dict[str, int]:
-    """The point so many pixels from the edges of a window that are named. Pure."""
+    """Return the point at given distances, in pixels, from the named edges of a window. Pure."""
     x = window.x + (edges["left"] if "left" in edges else window.width - edges["right"])
     y = window.y + (edges["top"] if "top" in edges else window.height - edges["bottom"])
     return {"x": x, "y": y}

@@ -90,7 +90,12 @@ class OSWorldScenario:
         return len(self._reached) / len(self._checkpoints) if self._checkpoints else None
 
     async def golden(self, desktop: Desktop) -> None:
-        """Carry out the steps of `dart.golden`. Raises `TaskError`, `DesktopError`: one failed."""
+        """Perform the steps of `dart.golden`.
+
+        Raises:
+            TaskError: if a step is malformed.
+            DesktopError: if a step fails.
+        """
         await run_steps(desktop, self._golden, downloads=self._downloads)
 
     async def close(self) -> None:
@@ -123,7 +128,11 @@ def _known_solution(task: Task) -> list[dict[str, Any]]:
 
 
 def load_tasks() -> list[Task]:
-    """Tasks in the folder that `DART_GYM_OSWORLD` names; none without it. Raises `ConfigurationError`: no folder."""
+    """Return the tasks in the folder that `DART_GYM_OSWORLD` names, or no tasks without the variable.
+
+    Raises:
+        ConfigurationError: if it does not name a folder.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return []

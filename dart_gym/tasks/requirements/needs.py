@@ -158,7 +158,7 @@ def packages(task: Task) -> list[str]:
 
 
 def _is_local(word: str) -> bool:
-    """Whether a package is a file of the desktop."""
+    """Return whether a package is a file of the desktop."""
     return word.startswith((".", "/", "~")) or word.endswith((".whl", ".tar.gz", ".zip", ".deb"))
 
 

@@ -116,7 +116,11 @@ def select_listed(name: str, ids: Iterable[str], place: Place) -> Selection:
 
 
 def _told(name: str, selection: Selection) -> Selection:
-    """Return a selection after saying what is left out. Raises `UnrunnableTaskError`: all of it."""
+    """Report what is left out and return the selection.
+
+    Raises:
+        UnrunnableTaskError: if nothing is left.
+    """
     if selection.skipped and not selection.runnable:
         raise UnrunnableTaskError(f"no task of {name} can run here: {_summary(selection.skipped)}")
     if selection.skipped:

@@ -219,7 +219,7 @@ class _Reading:
             self._depth -= 1
 
     def _is_guard(self, first: str, rest: list[str | None]) -> bool:
-        """Whether a command only asks for a program; notes which one."""
+        """Return whether a command only asks for a program; notes which one."""
         names: list[str | None] = []
         if first == "command" and rest[:1] and rest[0] in ("-v", "-V"):
             names = rest[1:]
@@ -248,7 +248,7 @@ class _Reading:
 
 
 def _fails(commands: list[Command]) -> bool:
-    """Whether a pipeline only says that something has failed: no alternative to it."""
+    """Return whether a pipeline only says that something has failed: no alternative to it."""
     return all(
         isinstance(one, Simple) and bool(one.words) and one.words[0].keyword in _FAILING
         or isinstance(one, Compound) and any(_fails(list_[-1][1]) for part in one.parts for list_ in part.lists[-1:])
@@ -257,13 +257,13 @@ def _fails(commands: list[Command]) -> bool:
 
 
 def _is_alternative(done: list[list[Command]], has_needs: bool) -> bool:
-    """Whether what stands behind `||` only runs where a program is missing, or never."""
+    """Return whether what stands behind `||` only runs where a program is missing, or never."""
     firsts = {one.words[0].keyword for commands in done for one in commands if isinstance(one, Simple) and one.words}
     return (has_needs and firsts.isdisjoint(_TESTING)) or all(map(_succeeds, done))
 
 
 def _succeeds(commands: list[Command]) -> bool:
-    """Whether a pipeline never fails, so that what stands behind `||` never runs."""
+    """Return whether a pipeline never fails, so that what stands behind `||` never runs."""
     last = commands[-1] if commands else None
     return isinstance(last, Simple) and bool(last.words) and last.words[0].keyword in ("true", ":", "echo", "printf")
 
@@ -273,7 +273,7 @@ def _need(name: str) -> Needs:
 
 
 def _is_brought(first: str) -> bool:
-    """Whether a command is a file that the task itself brought."""
+    """Return whether a command is a file that the task itself brought."""
     return "/" in first and not first.startswith(("/usr/", "/bin/", "/sbin/", "/opt/", "/snap/"))
 
 

@@ -101,7 +101,7 @@ def parse(text: str) -> Script:
 
 
 class _EndOfScript(Exception):
-    """The text ended within something, or is none that a shell takes."""
+    """The text ended too early, or no shell would accept it."""
 
 
 class _Reader:
@@ -172,7 +172,7 @@ class _Reader:
         return word
 
     def _is_pattern_group(self, word: Word) -> bool:
-        """Whether a parenthesis belongs to the word: of an array, `a=(b c)`, or of a pattern of extglob, `!(a|b)`."""
+        """Return whether a parenthesis belongs to the word: to an array, `a=(b c)`, or to an extglob, `!(a|b)`."""
         before = word.keyword
         is_array = before.endswith("=") and before[:-1].strip("+").isidentifier()
         is_pattern = self._has_patterns and before.endswith(("?", "*", "+", "@", "!"))

@@ -109,7 +109,7 @@ def kind_of(reason: str) -> str:
 
 
 def machine_has(program: str) -> bool:
-    """Whether a desktop of profile "osworld" on this machine has a program."""
+    """Return whether a desktop of profile "osworld" on this machine has a program."""
     if program == "google-chrome":
         named = os.environ.get(BROWSER_VARIABLE)
         return any(shutil.which(name) for name in ((named,) if named else BROWSERS))

@@ -44,7 +44,7 @@ class Row:
 
     @property
     def shown(self) -> str:
-        """The pairs, or the reason why there are none."""
+        """The pairs, or the reason why there are no pairs."""
         if not self.pairs:
             return f"not covered: {self.reason or 'no pair yet'}"
         more = len(self.pairs) - _MOST_NAMED
@@ -101,7 +101,11 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def write_table(page: Path, text: str) -> None:
-    """Put a table into a page between its two marks. Raises `ConfigurationError`: the page lacks them."""
+    """Write a table between its two marks in a page.
+
+    Raises:
+        ConfigurationError: if the page has no such marks.
+    """
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -37,7 +37,11 @@ class Checked:
 
 
 def check_suite(directory: Path, cache: Container[str], has_program: Callable[[str], bool]) -> list[Checked]:
-    """Check all tasks below a directory. Raises `TaskError`: no task, or not written as it was read."""
+    """Check all tasks below a directory.
+
+    Raises:
+        TaskError: if the directory holds no tasks, or a task would be written differently than it was read.
+    """
     return [
         Checked(path, task, skip_reasons(_round_trip(path, task), cache, has_program))
         for path, task in read_suite(directory).items()
@@ -63,7 +67,7 @@ def tasks_by_package(tasks: Iterable[Task], has_program: Callable[[str], bool]) 
 
 
 def unnamed_parts(checked: Iterable[Checked]) -> list[str]:
-    """Parts of tasks that are neither supported nor named in a reason: there must be none."""
+    """Parts of tasks that are neither supported nor named in a reason: this must be empty."""
     found = []
     for item in checked:
         told = " ".join(item.reasons)

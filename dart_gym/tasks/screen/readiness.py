@@ -34,7 +34,11 @@ _POLL_S = 0.05
 
 
 async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> SettleResult:
-    """Wait until what `ready` asks for holds. Raises `DesktopTimeoutError`: it did not."""
+    """Wait until the conditions of `ready` hold.
+
+    Raises:
+        DesktopTimeoutError: if they do not hold in time.
+    """
     title = ready.get("window")
     if not ready:
         return await wait_until_idle(desktop)

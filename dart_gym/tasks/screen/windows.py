@@ -39,7 +39,11 @@ class Window:
 
 
 async def list_windows(desktop: Desktop) -> list[Window]:
-    """All windows with titles, oldest first, by `wmctrl`. Raises `MissingDependencyError`: there is none."""
+    """List all windows with titles, oldest first, using `wmctrl`.
+
+    Raises:
+        MissingDependencyError: if `wmctrl` is missing.
+    """
     result = await desktop.execute(["wmctrl", "-lx"], timeout=_TIMEOUT_S)
     if result.missing:
         raise MissingDependencyError("the desktop has no wmctrl; next step: apt-get install wmctrl")
@@ -106,7 +110,11 @@ def title_pattern(name: str, strict: bool) -> str:
 
 
 async def wait_for_window(desktop: Desktop, name: str, *, strict: bool = False, timeout: float = 15.0) -> int:
-    """Wait until a window with this title is mapped; its X id. Raises `DesktopTimeoutError`: it did not appear."""
+    """Wait until a window with this title is mapped, and return its X id.
+
+    Raises:
+        DesktopTimeoutError: if it does not appear in time.
+    """
     deadline = time.monotonic() + timeout
     while not (windows := await find_windows(desktop, name, strict=strict)):
         if time.monotonic() > deadline:

@@ -68,7 +68,7 @@ def _urls(parameters: dict[str, Any], name: str) -> list[str]:
 
 
 def same_page(first: str, second: str) -> bool:
-    """Whether two addresses name the same page, whatever their scheme, "www." and last slash. Pure."""
+    """Return whether two addresses name the same page, whatever their scheme, "www." and last slash. Pure."""
 
     def plain(url: str) -> tuple[str, str, str]:
         parts = urlsplit(url if "://" in url else f"http://{url}")

@@ -104,7 +104,7 @@ def missing_error(program: str) -> type[StepError]:
 
 
 def reached(until: dict[str, Any], result: CommandResult) -> bool:
-    """Whether an outcome is as wanted: any one of the conditions is enough, as in OSWorld. Pure."""
+    """Return whether an outcome is as wanted: any one of the conditions is enough, as in OSWorld. Pure."""
     if "returncode" in until and result.returncode == until["returncode"]:
         return True
     streams = (("stdout", result.stdout), ("stderr", result.stderr))

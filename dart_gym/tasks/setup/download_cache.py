@@ -150,7 +150,11 @@ class DownloadCache:
                 return await asyncio.to_thread(self._keep, url, file, digest.hexdigest(), size)
 
     def add(self, url: str, source: Path) -> Path:
-        """Store a copy of a file as a URL's content. Raises `DownloadError`: unreadable, or too large."""
+        """Store a copy of a file as a URL's content.
+
+        Raises:
+            DownloadError: if the file is unreadable or too large.
+        """
         try:
             with source.open("rb") as reader, self._writing() as (file, digest):
                 size, room = 0, self._room()
@@ -230,7 +234,7 @@ def _quota() -> int:
 
 
 def osworld_cache_name(url: str, name: str) -> str:
-    """What OSWorld's own cache calls a file of the set-up: `uuid5(URL)_basename`. Pure."""
+    """Return what OSWorld's own cache calls a file of the set-up: `uuid5(URL)_basename`. Pure."""
     return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{os.path.basename(name)}"
 
 

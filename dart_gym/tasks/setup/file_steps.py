@@ -88,7 +88,7 @@ async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
 
 
 def shows(title: str, path: str) -> bool:
-    """Whether a window of this title shows a file (or is of an application of that name). Pure."""
+    """Return whether a window of this title shows a file (or is of an application of that name). Pure."""
     name = PurePosixPath(path)
     return name.name in title or name.stem in title
 

@@ -36,7 +36,7 @@ class Surroundings:
 
     @property
     def evaluating(self) -> bool:
-        """Whether the steps belong to an evaluation, where the agent decided what the desktop looks like."""
+        """Return whether the steps belong to an evaluation, where the agent decided what the desktop looks like."""
         return self.kept is not None
 
 
@@ -44,7 +44,7 @@ Handler = Callable[[Surroundings, dict[str, Any]], Awaitable[None]]
 
 
 def screen_values(desktop: Desktop) -> dict[str, Value]:
-    """What OSWorld's placeholders stand for. OSWorld fills them in `execute` and `command` only."""
+    """Return what OSWorld's placeholders stand for. OSWorld fills them in `execute` and `command` only."""
     width, height = desktop.spec.width, desktop.spec.height
     return {
         "SCREEN_WIDTH": width,
@@ -75,7 +75,7 @@ def command_line(parameters: dict[str, Any], filled: Mapping[str, Value] | None 
 
 
 def is_shell(parameters: dict[str, Any]) -> bool:
-    """Whether a command goes through a shell; some of OSWorld's tasks hold a string."""
+    """Return whether a command goes through a shell; some of OSWorld's tasks hold a string."""
     return parameters.get("shell", False) in (True, "true", "True")
 
 

@@ -13,7 +13,11 @@ PARAMETERS = "$parameters"
 
 
 def site_host(desktop: Desktop) -> SiteHost:
-    """The desktop as one with sites. Raises `StepError`: its kind has none."""
+    """Return the desktop as one with sites.
+
+    Raises:
+        StepError: if this kind of desktop has no sites.
+    """
     if not isinstance(desktop, SiteHost):
         raise StepError("this kind of desktop has no sites; next step: serve the task with the provider xvfb")
     return desktop

@@ -34,7 +34,7 @@ def allowed_hosts() -> frozenset[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet. Pure."""
+    """Return whether an IP address is one of the public internet. Pure."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inside = ip.ipv4_mapped or ip.sixtofour
@@ -46,7 +46,7 @@ def is_public(address: str) -> bool:
 
 
 def is_allowed(url: URL, hosts: Collection[str]) -> bool:
-    """Whether the operator named the host of a URL, with or without its port. Pure."""
+    """Return whether the operator named the host of a URL, with or without its port. Pure."""
     return url.host in hosts or f"{url.host}:{url.port}" in hosts
 
 
@@ -108,12 +108,12 @@ def _public_socket(info: Any) -> socket.socket:
 
 
 def _uses_proxy(url: URL) -> bool:
-    """Whether the operator's environment sends a URL through a proxy, which then resolves names and connects."""
+    """Return whether the operator's environment sends a URL through a proxy, which then resolves names and connects."""
     return url.scheme in getproxies() and not proxy_bypass(str(url.host))
 
 
 def _looks_public(host: str) -> bool:
-    """Whether a host may be public as it is written: a name is the proxy's to resolve. Pure."""
+    """Return whether a host may be public as it is written: a name is the proxy's to resolve. Pure."""
     try:
         return is_public(host.strip("[]"))
     except ValueError:

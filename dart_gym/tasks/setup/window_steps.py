@@ -41,7 +41,7 @@ async def close_window(where: Surroundings, parameters: dict[str, Any]) -> None:
 
 
 async def _find(where: Surroundings, parameters: dict[str, Any]) -> Window | None:
-    """The window that a step names; None where there is none during an evaluation.
+    """Return the window that a step names, or None if it is missing during an evaluation.
 
     OSWorld never minds a missing window. Before an episode that means a set-up that went wrong; afterwards the agent
     may have closed it, and its score must be what OSWorld would give.

@@ -71,11 +71,11 @@ class CurationRule:
     sentence: str = ""
 
     def drops(self, trajectory: Trajectory) -> bool:
-        """Whether a trajectory of the policy that could be trained on is left out of its group."""
+        """Return whether a trajectory of the policy that could be trained on is left out of its group."""
         return False
 
     def drops_group(self, members: Sequence[Member]) -> bool:
-        """Whether a complete group is dropped.
+        """Return whether a complete group is dropped.
 
         `members` are those that would be trained on, at least one, in the order of their recording; a success of the
         experience pool that joined them comes last.
@@ -89,7 +89,7 @@ class NoSignal(CurationRule):
     name, sentence = Reason.NO_SIGNAL, SENTENCES[Reason.NO_SIGNAL]
 
     def drops_group(self, members: Sequence[Member]) -> bool:
-        """Whether all rewards are equal."""
+        """Return whether all rewards are equal."""
         return len({member.reward for member in members}) == 1
 
 
@@ -102,7 +102,7 @@ class TooEasy(CurationRule):
         self._limit = limit
 
     def drops_group(self, members: Sequence[Member]) -> bool:
-        """Whether the mean reward reaches the limit."""
+        """Return whether the mean reward reaches the limit."""
         return sum(member.reward for member in members) / len(members) >= self._limit
 
 
@@ -125,7 +125,11 @@ RULES: Registry[type[CurationRule]] = Registry("curation rule", "dart_gui.curati
 
 @functools.cache
 def named_rules(names: tuple[str, ...]) -> tuple[CurationRule, ...]:
-    """Return the rules that a configuration names. Raises `PluginError`: unusable, or two of one name."""
+    """Return the rules that a configuration names.
+
+    Raises:
+        PluginError: if a rule cannot be used, or two have one name.
+    """
     rules = tuple(RULES.get(name)() for name in names)
     for index, rule in enumerate(rules):
         if rule.name in {earlier.name for earlier in rules[:index]}:

@@ -50,7 +50,7 @@ class Success:
 
 
 def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Success | None:
-    """Return the pool's success that joins a group; None if there is none.
+    """Return the pool's success that joins a group, or None.
 
     NEWEST is as the original; UNIFORM draws from the hash of the group's key, so that a decision can be repeated;
     LEAST_USED goes round all of them, the newest first.
@@ -67,7 +67,7 @@ def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Su
 
 
 def belongs(trajectory: Trajectory) -> bool:
-    """Whether a trajectory may be kept in the pool: a success that can be trained on."""
+    """Return whether a trajectory may be kept in the pool: a success that can be trained on."""
     usable = trajectory.terminal.trainable and any(step.response_ids for step in trajectory.steps)
     return usable and trajectory.score is not None and trajectory.score > 0.0
 
@@ -97,7 +97,7 @@ def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Tra
 
 
 def has(connection: sa.Connection, run_id: str, trajectory_id: str) -> bool:
-    """Whether a trajectory is in the pool, retired or not."""
+    """Return whether a trajectory is in the pool, retired or not."""
     mine = (_pool.run_id == run_id) & (_pool.trajectory_id == trajectory_id)
     return connection.execute(sa.select(_pool.rollout_id).where(mine)).first() is not None
 

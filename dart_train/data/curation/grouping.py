@@ -72,7 +72,7 @@ def settle_group(
 
 
 def failed_as_a_whole(rewards: Sequence[float]) -> bool:
-    """Whether no member has any reward."""
+    """Return whether no member has any reward."""
     return bool(rewards) and max(rewards) <= 0.0
 
 

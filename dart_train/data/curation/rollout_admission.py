@@ -131,5 +131,5 @@ def idle_workers(workers: int, group_size: int, sizes: CurationConfig) -> str:
 
 
 def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahead: int | None) -> bool:
-    """Whether so many groups of a task wait that others go first; no task is refused while less than a batch waits."""
+    """Return whether too many groups of a task wait; never while less than a batch waits in all."""
     return task_groups_ahead is not None and ready >= batch_groups and task_groups >= task_groups_ahead

@@ -86,7 +86,7 @@ class CurationConfig(Section):
     select_rollouts: int | None = Field(
         None,
         ge=2,
-        description="Train on at most so many members of a group, successes and failures balanced; null for all.",
+        description="Limit of members of a group to train on, successes and failures balanced; null for all.",
     )
     batch_groups: int = Field(12, ge=1, description="Groups in a batch, by which rollouts are held back.")
     leases_per_version: float = Field(
@@ -206,7 +206,7 @@ class CurationConfig(Section):
 
     @property
     def settles_groups(self) -> bool:
-        """Whether a complete group needs more than a look at its least and greatest reward."""
+        """Return whether a complete group needs more than a look at its least and greatest reward."""
         return (
             self.experience_pool or self.select_rollouts is not None or self.drop_above is not None or bool(self.rules)
         )
@@ -247,7 +247,7 @@ def untrainable(trajectory: Trajectory) -> str:
 def judge_group(
     members: int, expected: int, reward_min: float, reward_max: float, *, drop_no_signal: bool = True
 ) -> tuple[GroupState, Reason | None]:
-    """Return the state of a group with so many fresh, trainable members, and the reason if that is "rejected"."""
+    """Return the state of a group by its fresh, trainable members, and the reason if it is "rejected"."""
     if members < expected:
         return GroupState.OPEN, None
     if drop_no_signal and reward_min == reward_max:

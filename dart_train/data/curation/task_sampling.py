@@ -63,9 +63,9 @@ def curriculum_shares(
 ) -> dict[str, float]:
     """Return shares that let harder bands wait until the easier ones are learned.
 
-    A band is open if the mean success of all tasks in easier bands is at least `opens_at`, or if there are none. Tasks
-    of open bands have share 1, the others the floor. With boundaries (0.7, 0.3) and 0.6: tasks below 0.3 wait until
-    those above it average 0.6; a task that is learned moves up by itself.
+    A band is open if the mean success of all tasks in easier bands is at least `opens_at`, or if no band is easier.
+    Tasks of open bands have share 1, the others the floor. With boundaries (0.7, 0.3) and 0.6: tasks below 0.3 wait
+    until those above it average 0.6; a task that is learned moves up by itself.
     """
     known = {task: (band_of(rate, bands), rate) for task, rate in success.items() if rate is not None}
 

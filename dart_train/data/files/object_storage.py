@@ -86,7 +86,7 @@ class Storage(ABC):
 
     @abstractmethod
     def settle(self, keys: Iterable[str]) -> None:
-        """Return when no power cut can take back what is stored under these keys, whoever wrote it."""
+        """Return when no power cut can take back what is stored under these keys by any process."""
 
     @abstractmethod
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:

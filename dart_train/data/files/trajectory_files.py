@@ -52,7 +52,11 @@ LARGE_PIXELS = 1_000_000
 
 
 def trajectory_key(trajectory_id: str) -> str:
-    """Return where a trajectory lies below the root. Raises `InvalidTrajectoryError`: an id that names no directory."""
+    """Return where a trajectory lies below the root.
+
+    Raises:
+        InvalidTrajectoryError: if the id cannot name a directory.
+    """
     if not _SAFE_ID.fullmatch(trajectory_id):
         raise InvalidTrajectoryError(
             f"trajectory id {trajectory_id!r} is no safe directory name: use 1 to 191 of letters, digits and ._=+-"
@@ -62,7 +66,11 @@ def trajectory_key(trajectory_id: str) -> str:
 
 
 def image_key(image_id: str, image_format: str = "png") -> str:
-    """Return where an image lies below the root, by its hash. Raises `InvalidTrajectoryError`: that is no hash."""
+    """Return where an image lies below the root, by its hash.
+
+    Raises:
+        InvalidTrajectoryError: if it is not a hash.
+    """
     if not IMAGE_ID.fullmatch(image_id):
         raise InvalidTrajectoryError(f"{image_id!r} is no image hash: take it from data.image_hash(image)")
     return trajectory_format.image_key(image_id, image_format)
@@ -125,7 +133,7 @@ class TrajectoryFiles:
         return ENCODERS[image_format](image)
 
     def has_image(self, image_id: str) -> bool:
-        """Whether an image is stored, and stays so for as long as recording a trajectory takes."""
+        """Return whether an image is stored, and stays so for as long as recording a trajectory takes."""
         return self._refresh(image_id)
 
     def find_image(self, image_id: str) -> Entry | None:
@@ -150,7 +158,11 @@ class TrajectoryFiles:
                 self._remember(image_id)
 
     def read_image(self, image_id: str) -> NDArray[np.uint8]:
-        """Return a stored image, (H, W, 3) uint8, read-only. Raises `CorruptDataError`: missing or damaged."""
+        """Return a stored image, (H, W, 3) uint8, read-only.
+
+        Raises:
+            CorruptDataError: if it is missing or damaged.
+        """
         key, data = self._image_bytes(image_id)
         try:
             image = decode_image(data)
@@ -176,7 +188,11 @@ class TrajectoryFiles:
         return height, width
 
     def reencode_image(self, image_id: str) -> int:
-        """Store a PNG as lossless WebP where smaller; the bytes saved. Raises `CorruptDataError`: it stays as it is."""
+        """Store a PNG as lossless WebP if that is smaller, and return the bytes saved.
+
+        Raises:
+            CorruptDataError: if the image is damaged; it stays as it is.
+        """
         source = self.storage.entry(image_key(image_id))
         if source is None:
             return 0
@@ -201,7 +217,11 @@ class TrajectoryFiles:
         self.storage.settle({image_key(image_id) for image_id in image_ids})
 
     def read_trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return a stored trajectory. Raises `CorruptDataError`: missing or damaged."""
+        """Return a stored trajectory.
+
+        Raises:
+            CorruptDataError: if it is missing or damaged.
+        """
         key = trajectory_key(trajectory_id)
         try:
             return unpack_trajectory(self.storage.read(key))
@@ -209,7 +229,7 @@ class TrajectoryFiles:
             raise CorruptDataError(self.storage.name(key), error) from error
 
     def remove_trajectory(self, trajectory_id: str) -> bool:
-        """Remove a trajectory's files, not its screenshots; False if there are none."""
+        """Remove a trajectory's files, not its screenshots; False without such files."""
         return self.storage.remove(trajectory_key(trajectory_id))
 
     # All of them
@@ -244,7 +264,7 @@ class TrajectoryFiles:
         raise CorruptDataError(self.storage.name(image_key(image_id)), "there is no such file")
 
     def _refresh(self, image_id: str) -> bool:
-        """Whether an image is stored; if so its file is young afterwards, so that no clean-up takes it for garbage."""
+        """Return whether an image is stored, and renew its file's time, so that no clean-up takes it for garbage."""
         if self._is_fresh(image_id):
             return True
         entry = self.find_image(image_id)

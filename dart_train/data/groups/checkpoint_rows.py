@@ -70,7 +70,11 @@ def list_checkpoints(
 
 
 def announce(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
-    """Insert the PENDING row of a version to be written at `path`, once. Raises `CheckpointError`: another path."""
+    """Insert the PENDING row of a version that will be written at `path`, once.
+
+    Raises:
+        CheckpointError: if the version was announced with another path.
+    """
     path = _absolute(path)
     if len(path) > PATH_LENGTH:
         raise CheckpointError(

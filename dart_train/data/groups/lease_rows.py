@@ -113,7 +113,7 @@ def count_usable(connection: sa.Connection, run_id: str, latest: int) -> tuple[i
 
 
 def may_take(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:
-    """Whether so many groups could be leased, or a lease has run out: waiting trainers need no writer's lock."""
+    """Return whether enough groups could be leased, or a lease has run out, without a writer's lock."""
     few = _in_order(run_id, oldest).with_only_columns(_group.id).limit(groups)
     if len(connection.execute(few).all()) >= groups:
         return True

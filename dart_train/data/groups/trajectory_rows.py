@@ -41,7 +41,7 @@ class _Place:
 
 
 class _Found(NamedTuple):
-    """What `_LOOK` finds; the group's parts are None if there is none."""
+    """What `_LOOK` finds; the group's parts are None without a group."""
 
     now: Any
     known: int
@@ -103,7 +103,11 @@ def digest(packed: bytes) -> str:
 
 
 def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, digest: str) -> RolloutState | None:
-    """Where a trajectory stands; None if it has no rows. Raises `DuplicateTrajectoryError`: another has its id."""
+    """Return a trajectory's state, or None if it has no rows.
+
+    Raises:
+        DuplicateTrajectoryError: if another trajectory has its id.
+    """
     row = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory_id}).first()
     if row is None:
         return None

@@ -239,7 +239,7 @@ def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:
 
 
 def cut_off_steps(connection: sa.Connection, run_id: str, tasks: Sequence[str], attempts: int) -> dict[str, int]:
-    """Return the steps at which a task's latest attempts ended, for tasks where all so many ended at their limit."""
+    """Return the steps at which a task's latest attempts ended, for tasks where all of them ended at their limit."""
     found = {}
     for task_id in tasks:
         latest = sa.select(_meta.terminal, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)

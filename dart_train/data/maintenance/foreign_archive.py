@@ -96,12 +96,20 @@ class ForeignArchive:
                     yield member.name, self._content(member, limit)
 
     def read(self, name: str, most: int) -> bytes:
-        """Content of a remembered member. Raises `KeyError`: it has none of that name."""
+        """Return the content of a remembered member.
+
+        Raises:
+            KeyError: if there is no member of this name.
+        """
         with self._explained():
             return self._content(self._known[name], most)
 
     def lines(self, name: str, longest: int) -> Iterator[bytes]:
-        """The lines of a remembered member. Raises `KeyError`: it has none of that name."""
+        """Return the lines of a remembered member.
+
+        Raises:
+            KeyError: if there is no member of this name.
+        """
         member = self._known[name]
         with self._explained():
             source = cast(IO[bytes], self._tar.extractfile(member))
@@ -121,7 +129,11 @@ class ForeignArchive:
 
 @contextlib.contextmanager
 def open_archive(path: str | Path, remembered: Callable[[str], bool]) -> Iterator[ForeignArchive]:
-    """Open an archive, compressed or not, whose members are looked at once. Raises `CorruptDataError`: it is none."""
+    """Open an archive, compressed or not, and look at its members once.
+
+    Raises:
+        CorruptDataError: if the file is not an archive.
+    """
     path = Path(path)
     try:
         with path.open("rb") as file:

@@ -97,7 +97,7 @@ class CheckReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is damaged."""
+        """Return whether nothing is damaged."""
         return all(finding.problem in HARMLESS for finding in self.findings)
 
     def counts(self) -> dict[str, int]:

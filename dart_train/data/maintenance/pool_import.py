@@ -58,7 +58,11 @@ class ImportReport:
 
 
 def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Found]:
-    """Yield the successes of a data directory, with their screenshots. Raises `DataError`: no trajectories."""
+    """Yield the successes of a data directory, with their screenshots.
+
+    Raises:
+        DataError: if it holds no trajectories.
+    """
     text = str(root)
     if "://" not in text and not (Path(text) / "trajectories").is_dir():
         if not (Path(text) / "data" / "trajectories").is_dir():
@@ -164,7 +168,7 @@ def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], m
 
 
 def replace_ids(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
-    """Return token ids with the first occurrence of a run of ids replaced by another; None if there is none."""
+    """Return token ids with the first occurrence of a run of ids replaced by another, or None without one."""
     ids, old = tuple(ids), tuple(old)
     for start in range(len(ids) - len(old) + 1) if old else ():
         if ids[start : start + len(old)] == old:

@@ -154,7 +154,7 @@ def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajector
 
 
 def _is_pooled() -> sa.ColumnElement[bool]:
-    """Whether a row may still join a group, or has joined one."""
+    """Return whether a row may still join a group, or has joined one."""
     entry = sa.select(experience_pool.c.rollout_id).where(experience_pool.c.rollout_id == _meta.rollout_id)
     joined = sa.select(group_injection.c.rollout_id).where(group_injection.c.rollout_id == _meta.rollout_id)
     return entry.where(experience_pool.c.retired_at.is_(None)).exists() | joined.exists()

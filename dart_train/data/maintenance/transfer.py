@@ -95,7 +95,11 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
 
 
 def import_run(data: DataManager, path: str | Path) -> Transferred:
-    """Read an archive into a run without rows. Raises `DataError`: no whole archive of this version, or rows."""
+    """Read an archive into a run without rows.
+
+    Raises:
+        DataError: if the archive is incomplete or of another version, or the run has rows.
+    """
     with open_archive(path, lambda name: name == "manifest.json" or name in _ROW_FILES) as archive:
         manifest = _manifest(archive, path)
         tables = [metadata.tables[name] for name in _OF_RUN]
@@ -108,7 +112,7 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
         try:
             data.store.write(lambda connection: _read_rows(connection, archive, data.run_id, digests))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise CorruptDataError(path, f"its rows are none of this version: {error!r:.300}") from error
+            raise CorruptDataError(path, f"its rows are not of this version: {error!r:.300}") from error
     return Transferred(manifest["rows"], manifest["trajectories"], manifest["images"])
 
 
@@ -179,7 +183,12 @@ def _read_files(archive: ForeignArchive, data: DataManager) -> dict[str, str]:
 
 
 def _image(content: bytes) -> NDArray[np.uint8]:
-    """An image whose size is known before it is decoded. Raises `ValueError`, `SyntaxError`: it is none."""
+    """Return an image whose size is known before it is decoded.
+
+    Raises:
+        ValueError: if the size is too large.
+        SyntaxError: if the data is not an image.
+    """
     try:
         with PIL.Image.open(io.BytesIO(content), formats=("PNG", "WEBP")) as picture:
             width, height = picture.size

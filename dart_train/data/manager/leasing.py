@@ -119,7 +119,11 @@ class LeasedGroups:
             self.release()
 
     def heartbeat(self) -> None:
-        """Extend the lease by its time to live. Raises `LeaseError`: it is over."""
+        """Extend the lease by its time to live.
+
+        Raises:
+            LeaseError: if the lease has ended.
+        """
         self._data.write(lease_rows.extend, self.lease_id)
 
     def commit(self, version: int) -> None:
@@ -260,7 +264,7 @@ class Leasing(Insight):
         self.write(checkpoint_rows.complete, version, self.place(path), source)
 
     def place(self, path: str | Path) -> str:
-        """What the row of a version at a path says: where every node can read it."""
+        """Return what the row of a version at a path says: where every node can read it."""
         return shared_directories.place(self.files.storage, VERSIONS, path)
 
     def retire(self, version: int, path: Path) -> None:

@@ -107,7 +107,11 @@ class RunData:
         return self.files.image_size(image_id)
 
     def load_trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return a trajectory by its id. Raises `CorruptDataError`: it is missing or damaged."""
+        """Return a trajectory by its id.
+
+        Raises:
+            CorruptDataError: if it is missing or damaged.
+        """
         return self._trajectories.get(trajectory_id, self.files.read_trajectory)
 
     def trajectories(self, *, source: str | None = None, state: RolloutState | None = None) -> Iterator[Trajectory]:

@@ -27,7 +27,7 @@ def checked_trajectory(trajectory: Trajectory) -> Trajectory:
     """Return a trajectory whose numbers are all sound, with its score as a Python float.
 
     Raises:
-        InvalidTrajectoryError: a number is none, or is out of range.
+        InvalidTrajectoryError: if a number is invalid or out of range.
     """
     name, by_policy = trajectory.trajectory_id, trajectory.source == POLICY_SOURCE
     if by_policy and not 0 < len(trajectory.group_key) <= NAME_LENGTH:

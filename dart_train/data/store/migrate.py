@@ -14,7 +14,7 @@ from dart_train.data.store import schema
 from dart_train.data.store.schema import REVISION, alembic_version, run_state
 
 UPGRADABLE: tuple[str, ...] = ()
-"""Earlier revisions from which migrations lead to the present one; there is none before the first release."""
+"""Earlier revisions from which migrations lead to the present one; empty before the first release."""
 
 _UNRELEASED = ("0001", "0002")  # of 0.1.0, which was not released: no migration leads on from them
 _OLDEST_KEY = "schema_version"  # how the first of them marked its databases

@@ -47,7 +47,11 @@ class Prepared:
 
 
 def execute(connection: sa.Connection, text: str, parameters: tuple[Any, ...] | list[tuple[Any, ...]]) -> DBAPICursor:
-    """Execute a statement, once or for each tuple of a list. Raises `DBAPIError`: the driver's error is its `orig`."""
+    """Execute a statement, once or for each tuple of a list.
+
+    Raises:
+        DBAPIError: as SQLAlchemy raises it; the driver's error is its `orig`.
+    """
     cursor = connection.connection.cursor()
     try:
         if isinstance(parameters, tuple):

@@ -53,7 +53,7 @@ CONNECT_TIMEOUT_S = 10
 # What asks a server that is silent: one whose machine is gone is missed in half a minute, and not in hours.
 PROBES = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 30_000}
 RETRY_S = 0.01
-WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after so many: an index's page once, not often
+WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after this many: an index's page once, not often
 LONGEST_PAUSE_S = 0.5
 _SCHEMA_LOCK = "dart_train_schema"
 _CLOCK = "dart_clock"  # the test's clock, where there is one
@@ -99,7 +99,7 @@ class Store:
         busy_timeout_s: seconds for which a transaction waits for the lock of another one.
         unavailable_timeout_s: seconds for which a transaction is tried again while a server cannot be reached.
         upgrade: make the tables by the migrations, or bring an older schema up to date instead of refusing it.
-        make: make the tables where there are none; otherwise an empty database is left as it is.
+        make: make missing tables; otherwise an empty database is left as it is.
         clock: returns Unix time, for tests to turn; None for the database's own, which all machines of a run share.
 
     Raises:

@@ -35,7 +35,7 @@ class Concurrency:
 
 
 def overloaded(info: EngineInfo) -> bool:
-    """Whether more requests only wait in it: its cache is nearly full, or more wait than the next batch takes."""
+    """Return whether further requests would only wait: the cache is nearly full, or the next batch is."""
     return info.kv_use >= HIGH_KV_USE or info.waiting > _at_once(info)
 
 

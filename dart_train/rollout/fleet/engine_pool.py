@@ -82,7 +82,11 @@ class EnginePool:
         await self.close()
 
     async def start(self) -> None:
-        """Start all replicas; returns when the first answers. Raises `EngineError`: none in `start_timeout_s`."""
+        """Start all replicas and return when the first answers.
+
+        Raises:
+            EngineError: if none answers within `start_timeout_s`.
+        """
         limit = self.config.start_timeout_s
         began = time.monotonic()
         deadline = began + limit

@@ -89,11 +89,11 @@ class ReplicaSpec:
 
     @property
     def owned(self) -> bool:
-        """Whether it is a process that is started here."""
+        """Return whether it is a process that is started here."""
         return not self.url
 
     def launch(self, weights: Weights) -> Launch:
-        """What its process is started with."""
+        """Return what its process is started with."""
         return Launch(
             name=f"r{self.index}",
             index=self.index,
@@ -107,7 +107,7 @@ class ReplicaSpec:
         )
 
     def command(self, weights: Weights) -> Command:
-        """What starts its process on this machine."""
+        """Return what starts its process on this machine."""
         return self.kind.command(self.launch(weights))
 
 
@@ -168,16 +168,21 @@ class Replica:
 
     @property
     def usable(self) -> bool:
-        """Whether it is in service: requests may be sent to it, or may again once it is updated."""
+        """Return whether it is in service: requests may be sent to it, or may again once it is updated."""
         return self.state in (ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DRAINING)
 
     @property
     def died(self) -> bool:
-        """Whether its process is ours and has ended."""
+        """Return whether its process is ours and has ended."""
         return self.process is not None and self.process.poll() is not None
 
     async def launch(self, weights: Weights) -> None:
-        """Start the process, or just a client. Raises `OSError`: no start; `DartGymError`: a wrong address or model."""
+        """Start the process, or only a client.
+
+        Raises:
+            OSError: if the process does not start.
+            DartGymError: if the address or the model is wrong.
+        """
         spec = self.spec
         if spec.owned:
             if spec.nodes is not None:
@@ -210,7 +215,12 @@ class Replica:
         return await cast(ServerProcess, process).fetch(weights.url)
 
     async def until_ready(self, timeout: float) -> EngineInfo:
-        """Wait until it answers. Raises `EngineMismatch`: not what was expected; `EngineError`: ended, or late."""
+        """Wait until the replica answers.
+
+        Raises:
+            EngineMismatch: if it serves something else than expected.
+            EngineError: if it has ended or is late.
+        """
         deadline = time.monotonic() + timeout
         pauses = Pauses(deadline, FIRST_LOOK_S, SLOWEST_LOOK_S)
         while True:
@@ -225,7 +235,12 @@ class Replica:
                 await pauses.wait(EngineError(f"no answer within {timeout:.0f} s: {error}"))
 
     async def look(self, timeout: float) -> EngineInfo:
-        """Learn version, load and busy share from its state. Raises `EngineMismatch`: of version; `EngineError`."""
+        """Read the version, load and busy share from the replica's state.
+
+        Raises:
+            EngineMismatch: if it has another version.
+            EngineError: if it does not answer.
+        """
         if self.engine is None:
             raise EngineError("not started")
         expected = (self.verified, self.updating_to)
@@ -254,7 +269,7 @@ class Replica:
         self.version, self.info = info.version, info
 
     def explains(self, asked_at: int, oldest: int, newest: int) -> bool:
-        """Whether a response to a request that was sent at version `asked_at` can be of these versions."""
+        """Return whether a response to a request that was sent at version `asked_at` can be of these versions."""
         known = [asked_at, self.version]
         if self.updating_to is not None:
             known.append(self.updating_to)

@@ -359,7 +359,7 @@ class ReplicaLife:
             raise EngineError(f"{self.replica.name} did not answer the fingerprint's prompts in time") from None
 
     async def _adopt(self) -> bool:
-        """Whether the replica serves newer weights than we gave it, and by fingerprint the newest published."""
+        """Return whether the replica serves newer weights than we gave it, and by fingerprint the newest published."""
         replica, fleet = self.replica, self._fleet
         newest, engine = fleet.published, replica.engine
         if newest is None or engine is None or replica.updating_to is not None or replica.spec.owned:

@@ -40,7 +40,7 @@ class Verdict(StrEnum):
 
 
 def judge(error: EngineError) -> Verdict:
-    """What an error of a request says."""
+    """Return what an error of a request says."""
     match error:
         case RequestRefused():
             return Verdict.FINAL
@@ -59,7 +59,7 @@ def route(
     READY replicas go before UPDATING ones, and those that have not failed at this request before those that have.
     Among them the last one of the episode (its caches hold the episode's images) unless it has more than `slack`
     requests above the least loaded; else the least loaded, the first of equals. One that is at its limit gets nothing:
-    the request waits for it, even where another one is UPDATING. None when there is none now.
+    the request waits for it, even where another one is UPDATING. None without one now.
     """
     for state in (ReplicaState.READY, ReplicaState.UPDATING):
         there = [replica for replica in replicas if replica.state is state]

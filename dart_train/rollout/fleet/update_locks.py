@@ -46,7 +46,12 @@ class UpdateLocks:
 
     @contextlib.asynccontextmanager
     async def held(self, replica: Replica, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Nobody else updates the replica in the block. Raises `EngineBusy`: not begun; `EngineError`: lock lost."""
+        """Hold the lock in the block, so that no other process updates the replica.
+
+        Raises:
+            EngineBusy: if the block was not begun.
+            EngineError: if the lock was lost.
+        """
         if self._locks is None or replica.spec.owned:
             yield
             return

@@ -87,7 +87,7 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
 
 
 def _why_incomplete(directory: Path, shapes: Mapping[str, object]) -> str:
-    """Whether all tensors are there that the index of a checkpoint in several files names."""
+    """Return whether all tensors are there that the index of a checkpoint in several files names."""
     index = directory / "model.safetensors.index.json"
     try:
         names = json.loads(index.read_bytes())["weight_map"].keys()

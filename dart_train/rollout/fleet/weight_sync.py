@@ -121,7 +121,7 @@ class WeightSync:
         return len(stale)
 
     def _long_alone(self) -> bool:
-        """Whether a single replica has served for longer than another one takes to come back."""
+        """Return whether a single replica has served for longer than another one takes to come back."""
         if sum(replica.usable for replica in self._pool.replicas) != 1:
             self._alone_since = None
         elif self._alone_since is None:
@@ -156,7 +156,7 @@ class WeightSync:
         return Weights(found.path, found.version, found.url) if found is not None else None
 
     async def _sound(self, weights: Weights) -> bool:
-        """Whether its files are whole and its tensors those of the model."""
+        """Return whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
             reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.fleet.weights.path)

@@ -66,7 +66,7 @@ class DemonstratingPolicy:
         self._conversation.begin(episode.instruction)
 
     async def act(self, observation: Observation) -> Decision:
-        """What the oracle would do, with the prompt that a model would have had."""
+        """Return what the oracle would do, with the prompt that a model would have had."""
         self._conversation.observe(observation.screenshot, observation.action_error)
         prompt = self._conversation.prompt()
         space = self._vision.space(*observation.screenshot.shape[:2])

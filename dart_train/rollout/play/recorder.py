@@ -73,7 +73,7 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
+        """Return whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
         return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
     def put(self, trajectory: Trajectory, expected: int) -> None:
@@ -113,7 +113,7 @@ class Recorder:
                 self._on_failure()
 
     def _next_batch(self) -> list[tuple[Trajectory, int, int]]:
-        """What waits, in order; empty at the end."""
+        """Return what waits, in order; empty at the end."""
         batch: list[tuple[Trajectory, int, int]] = []
         while not self._ending and len(batch) < BATCH and (not batch or not self._queue.empty()):
             waiting = self._queue.get()

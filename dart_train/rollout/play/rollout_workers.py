@@ -78,7 +78,7 @@ class Workers:
 
     @property
     def admitted(self) -> bool:
-        """Whether another group may be opened."""
+        """Return whether another group may be opened."""
         return self.room > 0
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Workers:
     # --- playing ------------------------------------------------------------------------------------------------
 
     async def _episodes(self, worker: int, session: ClientSession, first: Assignment) -> None:
-        """Play one rollout after the other on a session, until there is none or the session is lost."""
+        """Play one rollout after the other on a session, until there are no more, or the session is lost."""
         policy = self._new_policy()
         assignment: Assignment | None = first
         losses = 0

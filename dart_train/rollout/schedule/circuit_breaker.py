@@ -25,7 +25,7 @@ class _Circuit:
 
 
 class CircuitBreakers:
-    """One circuit breaker for each task: after so many losses in a row it is left out, `first_s` to `longest_s`."""
+    """One circuit breaker for each task: after several losses in a row it is left out, for `first_s` to `longest_s`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CircuitBreakers:
 
     @property
     def all_held(self) -> bool:
-        """Whether the circuit of every task is open or half-open."""
+        """Return whether the circuit of every task is open or half-open."""
         return all(circuit.until is not None for circuit in self._circuits.values())
 
     def dealt(self, task: str) -> None:

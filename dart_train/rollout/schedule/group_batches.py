@@ -45,12 +45,12 @@ class Batches:
 
     @property
     def may_open(self) -> bool:
-        """Whether another group may be opened."""
+        """Return whether another group may be opened."""
         return len(self._born) + self._ended < self.allowed
 
     @property
     def complete(self) -> bool:
-        """Whether enough groups have ended, and none is open that would be too old for the next batch."""
+        """Return whether enough groups have ended, and none is open that would be too old for the next batch."""
         waits = self.window is not None and any(born <= self.number - self.window for born in self._born.values())
         return self._ended >= self.target and not waits
 
@@ -69,7 +69,11 @@ class Batches:
         return self.number - self._born.pop(key)
 
     def close(self) -> None:
-        """The batch was trained on: those beyond the target count for the next. Raises `ValueError`: incomplete."""
+        """Note that the batch was trained on. Rollouts beyond its target count for the next batch.
+
+        Raises:
+            ValueError: if the batch is incomplete.
+        """
         if not self.complete:
             raise ValueError(f"batch {self.number} is not complete: {self._ended} of {self.target} groups have ended")
         self.number += 1
@@ -77,7 +81,7 @@ class Batches:
 
 
 def trained_and_served(*, target: int, ready: int, leased: int, newest: int | None, served: Iterable[int]) -> bool:
-    """Whether nothing of a complete batch is left to train, and every engine serves what came of it. Pure.
+    """Return whether nothing of a complete batch is left to train, and every engine serves what came of it. Pure.
 
     Groups that curation dropped are missing in the batch; it is over all the same, and what it left waits for the next.
     """

@@ -1,6 +1,6 @@
 """Deals out rollouts to the workers.
 
-Rollout-wise, as DART does: whoever is free gets the next one, nobody waits for a batch or a task. For comparison, and
+Rollout-wise, as DART does: a free worker gets the next one, nobody waits for a batch or a task. For comparison, and
 where a trainer must stay on-policy, there are two ways that wait: task-wise, where the workers that play a group are a
 team and take a new group when the last member has ended, and batch-wise, where new groups come with a new batch.
 
@@ -97,8 +97,9 @@ class Scheduler:
         budget: rollouts of the whole run, former lives included; None for no limit.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
         stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
-        groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
-            any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before the next.
+        groups_at_once: no group is opened while this many have members to deal. 1 has groups complete soonest; None,
+            for any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before
+            the next.
 
     Raises:
         ValueError: batch-wise without batches, or batches where nothing waits for them.
@@ -216,7 +217,7 @@ class Scheduler:
         return dropped
 
     def is_over(self, key: str) -> bool:
-        """Whether a group takes no more members."""
+        """Return whether a group takes no more members."""
         group = self._groups.get(key)
         return group is None or group.over
 
@@ -250,7 +251,7 @@ class Scheduler:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget allows no further group and all opened ones have ended."""
+        """Return whether the budget allows no further group and all opened ones have ended."""
         return not self._groups and not any(self._fits(task) for task in self._tasks.values())
 
     @property

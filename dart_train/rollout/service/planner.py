@@ -28,7 +28,11 @@ class Planner:
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
 
     async def run(self) -> None:
-        """Ask until cancelled. Raises `DataError`: the database stayed away for too long."""
+        """Update the plan until cancelled.
+
+        Raises:
+            DataError: if the database was away for too long.
+        """
         idle = idle_workers(self._config.workers, self._config.group_size, self._data.config)
         if idle and self._config.mode is not Mode.BATCH:
             _log.info("%s", idle)

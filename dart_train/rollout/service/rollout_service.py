@@ -115,7 +115,7 @@ class RolloutService:
 
     @property
     def playing(self) -> bool:
-        """Whether the parts of the service are there: from the start of `run` on."""
+        """Return whether the parts of the service are there: from the start of `run` on."""
         return hasattr(self, "_workers")
 
     @property
@@ -200,7 +200,7 @@ class RolloutService:
         )
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on beside the workers."""
+        """Return what goes on beside the workers."""
         planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
         helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines(), self._serving.run()]
         if self.scheduler.batches is not None:
@@ -241,7 +241,11 @@ class RolloutService:
             await asyncio.gather(*workers, *helpers, stopping, return_exceptions=True)
 
     async def _look_at_engines(self) -> None:
-        """Say when no engine is left, and when one is back. Raises `EngineError`: there was none for too long."""
+        """Log when no engine is left, and when one is back.
+
+        Raises:
+            EngineError: if there was none for too long.
+        """
         availability = self.dependencies.engines
         while True:
             if any(replica.usable for replica in self._pool.replicas):

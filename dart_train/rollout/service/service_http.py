@@ -28,7 +28,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def parse_listen(listen: str) -> tuple[str, int] | Path | None:
-    """Host and port, or the path of a Unix socket; None for "". Raises `ConfigurationError`: it is neither."""
+    """Return host and port, or the path of a Unix socket, or None for "".
+
+    Raises:
+        ConfigurationError: if the address is neither.
+    """
     if not listen:
         return None
     if listen.startswith(UNIX):
@@ -44,7 +48,11 @@ def parse_listen(listen: str) -> tuple[str, int] | Path | None:
 
 @contextlib.asynccontextmanager
 async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> AsyncIterator[str]:
-    """Answer at a `parse_listen` address meanwhile; yields where, "" for nowhere. Raises `AddressError`: taken."""
+    """Serve at a `parse_listen` address in the block; yield the address, or "" for no address.
+
+    Raises:
+        AddressError: if the address is taken.
+    """
     address = parse_listen(listen)
     if address is None:
         yield ""

@@ -234,7 +234,7 @@ class RolloutConfig(Section):
     groups_at_once: int | None = Field(
         None,
         ge=1,
-        description="No group is begun while so many have members to deal. 1 completes groups soonest, for many "
+        description="No group is begun while this many have members to deal. 1 completes groups soonest, for many "
         "tasks and desktops that are thrown away; null lets a desktop stay on a task, for those kept "
         "over episodes.",
     )

@@ -1,1 +1,1 @@
-"""Who sees whom in a micro-batch, and the kernels that compute it: sdpa, FlashAttention 2 and 3, FlexAttention."""
+"""Which tokens of a micro-batch attend to which, and kernels for it: sdpa, FlashAttention 2 and 3, FlexAttention."""

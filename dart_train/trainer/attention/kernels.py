@@ -104,14 +104,14 @@ def needs_masks(device: torch.device) -> bool:
 
 @dataclass(eq=False)
 class Layout:
-    """The segments of a micro-batch of so many places, padding included, and what kernels prepare of them once."""
+    """The segments of a micro-batch with its padding, and what kernels prepare once from them."""
 
     segments: Sequence[Segment]
     places: int
     _prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self, kernel: str, device: torch.device, make: Callable[[], Any]) -> Any:
-        """What a kernel made of the segments before, or makes of them now."""
+        """Return what a kernel made of the segments before, or makes of them now."""
         key = kernel, device
         if key not in self._prepared:
             self._prepared[key] = make()

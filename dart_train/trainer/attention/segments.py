@@ -1,4 +1,4 @@
-"""Who sees whom in a micro-batch, without a mask: tokens in segments, each with the part before it that it also sees.
+"""Which tokens of a micro-batch attend to which, as segments: each sees itself and a part before it, without a mask.
 
 A plain row is one segment. A row with branches is a segment for the shared prompt, and one for each branch, which sees
 the prompt and itself. Rows that are packed one after the other are segments that see nothing of one another. So all
@@ -26,7 +26,7 @@ class Segment:
 
     Attributes:
         seen_start: place of the first token before the segment that all of it sees.
-        seen_stop: place after the last of these; `seen_start` where there are none.
+        seen_stop: place after the last of these; `seen_start` without such tokens.
     """
 
     start: int

@@ -100,7 +100,7 @@ class MicroBatch:
 
     @property
     def fills_up(self) -> bool:
-        """Whether it only makes up the number of micro-batches: nothing of it counts."""
+        """Return whether it only makes up the number of micro-batches: nothing of it counts."""
         return not bool(self.weights.any())
 
     @property
@@ -188,7 +188,7 @@ class Collator:
         return self._wrong_pads(sample)
 
     def _wrong_pads(self, sample: Sample) -> Problem | None:
-        """Whether each run of image pads is as long as its own image needs: a swap of unequal images shows here."""
+        """Return whether each run of image pads fits its own image, which detects swapped images of unequal size."""
         pads = np.flatnonzero(np.asarray(sample.prompt_ids) == self._tokens.image_pad_id)
         breaks = np.flatnonzero(np.diff(pads) > 1) + 1
         runs = [len(run) for run in np.split(pads, breaks)] if len(pads) else []
@@ -207,7 +207,7 @@ class Collator:
     def micro_batches(self, samples: Sequence[Sample], max_tokens: int, *, checked: bool = False) -> list[MicroBatch]:
         """Cut samples into micro-batches of rows of similar length, the longest first; `max_tokens` counts padding.
 
-        It raises `ValueError` for a sample with a `problem`, unless the caller has `checked` that there is none.
+        It raises `ValueError` for a sample with a `problem`, unless the caller has `checked` them.
         """
         for sample in () if checked else samples:
             if problem := self.problem(sample):
@@ -327,7 +327,7 @@ def count_problems(problems: Sequence[Problem]) -> dict[str, float]:
 
 
 def _segments(row: Row, samples: Sequence[Sample], begin: int) -> list[Segment]:
-    """Who sees whom in a row that begins at a place: a row of one chain is one segment."""
+    """Return which tokens of a row attend to which; a row of one chain is one segment."""
     if len(row.chains) == 1:
         return [Segment(begin, begin + row.length)]
     shared = begin + len(samples[row.chains[0].samples[0]].prompt_ids)

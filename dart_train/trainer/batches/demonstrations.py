@@ -36,7 +36,11 @@ class Demonstration:
 
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> Demonstration:
-        """The demonstration that a recorded trajectory shows. Raises `TrainingError`: a step lacks screen or text."""
+        """Return the demonstration that a recorded trajectory shows.
+
+        Raises:
+            TrainingError: if a step has no screen or no text.
+        """
         for step in trajectory.steps:
             if not step.image_hashes or not step.text:
                 raise TrainingError(

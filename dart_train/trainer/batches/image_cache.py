@@ -72,7 +72,7 @@ class ImagePatches:
         return torch.from_numpy(np.concatenate(patches)), grids
 
     def cut_ahead(self, hashes: Iterable[str]) -> None:
-        """Begin to read and cut images in threads beside; whoever asks for their tensors gets these, or the error."""
+        """Begin to read and cut images in threads; later calls for their tensors get these, or the error."""
         for image_hash in hashes:
             if image_hash not in self._coming and image_hash not in self._patches:
                 self._coming[image_hash] = _workers().submit(self._cut, image_hash)

@@ -151,7 +151,7 @@ class LeaseSource(IterableDataset):
                 said = now
 
     def _look(self, started: float) -> tuple[bool, Lease | None]:
-        """Whether it is over, and a lease if there is one within `POLL_S`."""
+        """Return whether it is over, and a lease if there is one within `POLL_S`."""
         if self._stop():
             return True, None
         weights, least = self._weights(), self._at_least

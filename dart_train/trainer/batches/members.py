@@ -79,7 +79,7 @@ class Member:
 def member_of(
     trajectory: Trajectory, group: GroupLike, collator: Collator, settings: BatchSettings, problems: list[Problem]
 ) -> Member:
-    """What of a trajectory can be trained on; the problems of its other steps are appended."""
+    """Return what of a trajectory can be trained on; the problems of its other steps are appended."""
     whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
     usable: list[tuple[Step, Sample]] = []
     for step in trajectory.steps:
@@ -102,7 +102,7 @@ def adjust_rewards(group: Sequence[Member], settings: BatchSettings) -> None:
 
 
 def masked(member: Member, settings: BatchSettings) -> bool:
-    """Whether a trajectory is left out of the loss. Its reward stays in its group's baseline (DAPO, TRL)."""
+    """Return whether a trajectory is left out of the loss. Its reward stays in its group's baseline (DAPO, TRL)."""
     return settings.mask_step_limit and member.trajectory.terminal in LIMITS
 
 

@@ -119,7 +119,7 @@ def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
 
 
 def shares(samples: Sequence[Sample], count: int, size_of: Callable[[Sample], int]) -> list[list[Sample]]:
-    """Samples in so many parts of about equal size, whole trajectories, in their order; a part may be empty."""
+    """Split samples into parts of about equal size, of whole trajectories, in their order; a part may be empty."""
     work: dict[int, int] = {}
     for sample in samples:
         work[sample.trajectory] = work.get(sample.trajectory, 0) + size_of(sample)

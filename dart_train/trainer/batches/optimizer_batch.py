@@ -1,7 +1,7 @@
 """From leased groups to optimizer batches: rewards become advantages, steps become micro-batches.
 
 What cannot be trained on is left out by a named rule and counted ("dropped/<rule>" in the metrics): empty responses,
-log-probabilities that are none, tokens that are never sampled, images that are not the prompt's, steps longer than the
+invalid log-probabilities, tokens that are never sampled, images that are not the prompt's, steps longer than the
 model's context. Nothing left is an error. A group of one, and one without variance, have advantages of 0 and are
 counted; a step without recorded log-probabilities has a correction weight of 1 and is counted.
 """
@@ -101,10 +101,13 @@ def build_batch(
     demonstrations: Sequence[Sample] = (),
     ranks: Ranks = ALONE,
 ) -> OptimizerBatch:
-    """Turn leased groups into a batch. Raises `TrainingError`: no step to train on.
+    """Turn leased groups into a batch.
 
     With several ranks each makes the whole batch of samples, and tensors of its share: advantages, selections and
     normalisers are those of one process.
+
+    Raises:
+        TrainingError: if no step can be trained on.
     """
     problems: list[Problem] = []
     members = [
@@ -145,7 +148,7 @@ def build_batch(
 
 
 def _capped(samples: Sequence[Sample], most: int | None, rng: random.Random) -> Sequence[Sample]:
-    """The samples, or a random choice of so many, in their order: baselines are those of all."""
+    """Return the samples, or a random choice of them in their order; baselines are those of all."""
     if most is None or len(samples) <= most:
         return samples
     return [samples[place] for place in sorted(rng.sample(range(len(samples)), most))]

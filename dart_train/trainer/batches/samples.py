@@ -63,7 +63,7 @@ class Sample:
         return len(self.prompt_ids) + len(self.response_ids) - 1
 
     def extends(self, earlier: Sample) -> bool:
-        """Whether its prompt begins with the whole of another sample, images included."""
+        """Return whether its prompt begins with the whole of another sample, images included."""
         start = len(earlier.prompt_ids)
         end = start + len(earlier.response_ids)
         return (
@@ -75,7 +75,7 @@ class Sample:
 
 
 def bad_logprobs(sample: Sample) -> str:
-    """What is wrong with the recorded log-probabilities; "" for nothing. None at all is no error: mu is unknown."""
+    """Return what is wrong with the recorded log-probabilities, or "". It is no error if there are none."""
     if not sample.logprobs:
         return ""
     if len(sample.logprobs) != len(sample.response_ids):

@@ -33,7 +33,7 @@ class GroupRewards:
         batch_rewards: rewards of all trajectories of the lease, for `scale_rewards="batch"`; None where the group is
             all of it.
         batch_lengths: their trained steps; None as well.
-        load_screen: returns a screenshot by its hash, (H, W, 3) uint8; None where there are none.
+        load_screen: returns a screenshot by its hash, (H, W, 3) uint8; None without screenshots.
     """
 
     rewards: NDArray[np.float64]

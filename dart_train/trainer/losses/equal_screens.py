@@ -62,7 +62,7 @@ class EqualScreensAdvantage:
         return [episode + self.step_weight * own for episode, own in zip(episodes, steps, strict=True)]
 
     def anchors(self, group: GroupRewards) -> list[list[str]]:
-        """What each step of each trajectory saw."""
+        """Return what each step of each trajectory saw."""
         if group.load_screen is None:
             raise ValueError("this advantage looks at screenshots, and was given none")
         return [screens_seen(steps, group.load_screen, self.pointer, self.masked) for steps in group.steps]

@@ -83,7 +83,12 @@ class ModelSize:
 
     @classmethod
     def of_directory(cls, model_dir: str | Path) -> ModelSize:
-        """The model of a directory. Raises `ConfigurationError`: unknown family; `DartTrainError`: no safetensors."""
+        """Read the size of the model in a directory.
+
+        Raises:
+            ConfigurationError: if the family is unknown.
+            DartTrainError: if there are no safetensors files.
+        """
         layers = re.compile(family_in(model_dir).adapted_layers + r"\.weight")
         found = _header_in(Path(model_dir))
         widths = {item["dtype"]: math.prod(item["shape"]) for item in found.values()}

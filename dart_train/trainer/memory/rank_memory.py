@@ -109,18 +109,18 @@ def moments_of(optimizer: str) -> int:
 
 
 def token_bytes(size: ModelSize, *, half: bool) -> int:
-    """What a token keeps of one text layer for the backward pass."""
+    """Return what a token keeps of one text layer for the backward pass."""
     width, keys, inner = size.hidden + size.heads_width, size.keys_width, size.inner
     return 18 * width + 4 * keys + 8 * inner if half else 20 * width + 8 * keys + 16 * inner
 
 
 def patch_bytes(size: ModelSize, *, half: bool) -> int:
-    """What a patch keeps of one block of the tower for the backward pass."""
+    """Return what a patch keeps of one block of the tower for the backward pass."""
     return 28 * size.tower_hidden + 8 * size.tower_inner if half else 44 * size.tower_hidden + 16 * size.tower_inner
 
 
 def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
-    """What a rank's device holds, by cause."""
+    """Return what a rank's device holds, by cause."""
     parts = setting.ranks if setting.sharded else 1
     adapter = size.adapter(setting.lora_rank)
     trained = adapter // parts if adapter else size.language // parts
@@ -169,7 +169,7 @@ def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int
 
 
 def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
-    """What all layers keep of a micro-batch, and what one of them takes meanwhile."""
+    """Return what all layers keep of a micro-batch, and what one of them takes meanwhile."""
     of_layer = token_bytes(size, half=setting.half)
     backward = (2 if setting.half else 4) * (2 * size.inner + 3 * size.hidden)
     kept = size.layers * 4 * size.hidden + of_layer if setting.checkpointing else size.layers * of_layer

@@ -33,7 +33,11 @@ class RememberedLimits:
 
     @classmethod
     def shared(cls, output_dir: Path, ranks: Ranks) -> RememberedLimits:
-        """Read the limits on the main rank, for all. Called by all ranks. Raises `TrainingError`: a damaged file."""
+        """Read the limits on the main rank, for all. Called by all ranks.
+
+        Raises:
+            TrainingError: if the file is damaged.
+        """
         path = output_dir / FILE
         found = cls._read(path) if ranks.is_main else (None, None)
         return cls(path, *ranks.share(found))

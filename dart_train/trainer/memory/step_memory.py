@@ -41,11 +41,11 @@ class StepMemory:
         return rank_memory(self.size, self.setting, work)
 
     def fits(self, batches: Sequence[MicroBatch]) -> bool:
-        """Whether there is room for these micro-batches."""
+        """Return whether there is room for these micro-batches."""
         return self.limit is None or self.of(batches).peak <= self.limit
 
     def explained(self, batches: Sequence[MicroBatch]) -> str:
-        """What holds the memory, and what to do, for a message."""
+        """Return what holds the memory, and what to do, for a message."""
         found = self.of(batches)
         room = "" if self.limit is None else f" of {in_units(self.limit)}"
         return (
@@ -66,7 +66,7 @@ def listed(causes: Mapping[str, int]) -> str:
 
 
 def remedies(causes: Mapping[str, int], setting: Setting) -> str:
-    """What to change, by the largest causes. Pure."""
+    """Return what to change, by the largest causes. Pure."""
     weights = "take more ranks" if setting.sharded else "set fsdp: true and take more ranks"
     weights += "" if setting.lora_rank else ", or set use_peft: true"
     activations = "" if setting.checkpointing else "set gradient_checkpointing: true, "

@@ -21,7 +21,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
 
     One optimizer step trains on one lease of task groups from the data manager, shared by all ranks. Fields of
     `TrainingArguments` keep their meaning, except for batch sizes: micro-batches are made by `micro_batch_tokens`, so
-    `per_device_train_batch_size` stays 1, and `gradient_accumulation_steps` only cuts the same lease into so many
+    `per_device_train_batch_size` stays 1, and `gradient_accumulation_steps` only cuts the same lease into that many
     calls of `training_step`: the gradient is the same.
 
     `fsdp` shards the language model among the ranks of `torchrun`, see `sharding`; `fsdp_config` may set
@@ -66,7 +66,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
 
 
 def named(settings: Any, config: Any) -> dict[str, Any]:
-    """What a configuration says of the fields of a dataclass, as far as it has them by the same name."""
+    """Return what a configuration says of the fields of a dataclass, as far as it has them by the same name."""
     return {item.name: getattr(config, item.name) for item in fields(settings) if hasattr(config, item.name)}
 
 

@@ -238,7 +238,7 @@ class GRPOSettings:
         "hardly change), signal (groups teach nothing), dropped (most steps cannot be trained on), collapse.",
     )
     best_window: Annotated[int, Interval(ge=1)] = setting(
-        10, "Steps that metric_for_best_model is averaged over; before so many, none is best."
+        10, "Steps that metric_for_best_model is averaged over; before that no state is the best."
     )
     supervised_coef: Annotated[float, Interval(ge=0)] = setting(
         0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
@@ -277,11 +277,19 @@ class GRPOSettings:
         )
 
     def make_loss(self) -> Loss:
-        """The loss that `loss_type` names. Raises `ValueError`: there is none, or not with these settings."""
+        """Return the loss that `loss_type` names.
+
+        Raises:
+            ValueError: if there is no such loss, or it does not support these settings.
+        """
         return self._made(LOSSES, "loss_type", "loss_options")
 
     def make_advantage(self) -> Advantage:
-        """What turns a group's rewards into advantages. Raises `ValueError`: none, or not with these settings."""
+        """Return the function that turns a group's rewards into advantages.
+
+        Raises:
+            ValueError: if there is no such function, or it does not support these settings.
+        """
         return self._made(ADVANTAGES, "advantage", "advantage_options")
 
     def _made(self, registry: Registry[Any], name: str, options: str) -> Any:
@@ -297,7 +305,11 @@ class GRPOSettings:
             raise ValueError(f"{options} do not fit {getattr(self, name)!r}: {error}") from None
 
     def check(self) -> None:
-        """Refuse values out of range, or that contradict or are ignored. Raises `ValueError`: field and remedy."""
+        """Refuse values that are out of range, contradict each other or would be ignored.
+
+        Raises:
+            ValueError: with the field and what to do.
+        """
         for name, hint in OWN_HINTS.items():
             _check_value(name, getattr(self, name), hint)
         if not _from_outside(LOSSES, self.loss_type):
@@ -323,7 +335,7 @@ class GRPOSettings:
         if self.sync_ref_model and (self.beta == 0 or self.use_peft):
             why = "beta=0" if self.beta == 0 else "use_peft, whose reference is the model without its adapter"
             raise ValueError(
-                f"sync_ref_model moves a reference model of its own, and there is none with {why}: leave it out"
+                f"sync_ref_model moves a reference model of its own, which does not exist with {why}: leave it out"
             )
         if self.frozen_dtype != "float32" and not self.use_peft:
             raise ValueError(
@@ -343,7 +355,7 @@ OWN_HINTS: dict[str, Any] = get_type_hints(GRPOSettings, include_extras=True)
 
 
 def _from_outside(registry: Registry[Any], name: str) -> bool:
-    """Whether a name is of something that is neither built in nor unknown."""
+    """Return whether a name is of something that is neither built in nor unknown."""
     return name not in registry.built_in and (":" in name or name in registry.names())
 
 

@@ -32,7 +32,7 @@ class SupervisedConfig(Section):
 
     @property
     def limited(self) -> bool:
-        """Whether it ends, by steps or by seconds."""
+        """Return whether it ends, by steps or by seconds."""
         return bool(self.max_steps or self.max_seconds)
 
     @model_validator(mode="after")
@@ -43,7 +43,7 @@ class SupervisedConfig(Section):
 
 
 class WarmupConfig(SupervisedConfig):
-    """Supervised training on the demonstrations, before the reinforcement learning; without a limit there is none."""
+    """Supervised training on the demonstrations, before the reinforcement learning; it is left out without a limit."""
 
     threads: int = Field(2, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
     pool_sources: tuple[str, ...] = Field(

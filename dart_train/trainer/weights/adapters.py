@@ -17,7 +17,7 @@ from dart_train.trainer.weights.ranks import ALONE, Ranks, first_row, local_part
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether a model carries peft's adapters."""
+    """Return whether a model carries peft's adapters."""
     return hasattr(model, "get_base_model")
 
 
@@ -43,7 +43,11 @@ class LoraSettings:
 
 
 def add_adapter(model: Any, lora: LoraSettings) -> Any:
-    """A model with a fresh LoRA adapter, all that is trained. Raises `TrainingError`: no peft, or no such layer."""
+    """Return the model with a fresh LoRA adapter, which is all that is trained.
+
+    Raises:
+        TrainingError: if peft is missing, or there is no such layer.
+    """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -192,7 +192,7 @@ def _files(directory: Path) -> list[str]:
 
 
 def resume_point(output_dir: str | Path) -> ResumePoint | None:
-    """The newest whole state in a trainer's output directory; None if there is none. Damaged ones are named."""
+    """The newest whole state in a trainer's output directory, or None. Damaged ones are named."""
     for directory in _states(Path(output_dir)):
         try:
             return read_resume_point(directory)
@@ -213,7 +213,11 @@ def _step(path: Path) -> int:
 
 
 def read_resume_point(directory: str | Path, *, contents: bool = True) -> ResumePoint:
-    """A `checkpoint-N` directory's state, by digests, or sizes without `contents`. Raises `TrainingError`: damaged."""
+    """Read the state of a `checkpoint-N` directory, checked by digests, or by sizes without `contents`.
+
+    Raises:
+        TrainingError: if it is damaged.
+    """
     path = Path(directory)
     try:
         values = json.loads((path / STATE_FILE).read_text())

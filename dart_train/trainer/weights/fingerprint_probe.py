@@ -12,7 +12,7 @@ from dart_train.core.fingerprint import LENGTH, Fingerprint, drawn_image, finger
 
 
 def fingerprint_of(model: Any, model_dir: str | Path) -> Fingerprint:
-    """What a model, put into evaluation mode meanwhile, answers to the fixed prompts."""
+    """Return what a model, put into evaluation mode meanwhile, answers to the fixed prompts."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     prompts, sizes = fingerprint_prompts(tokens, vision)
     training = model.training
@@ -33,7 +33,7 @@ def fingerprint_of(model: Any, model_dir: str | Path) -> Fingerprint:
 
 
 def _images(model: Any, vision: VisionSpec, sizes: tuple[tuple[int, int], ...]) -> dict[str, torch.Tensor]:
-    """What a model takes in of a prompt's images."""
+    """Return what a model takes in of a prompt's images."""
     if not sizes:
         return {}
     images = [drawn_image(*size) for size in sizes]

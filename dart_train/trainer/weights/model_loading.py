@@ -19,7 +19,7 @@ def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     """Load a directory's model for training: our attention, no cache, with its pointer head where it has one.
 
     Raises:
-        ConfigurationError: there is none to train.
+        ConfigurationError: if there is no model to train.
     """
     check_model(model_dir)
     model = AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
@@ -48,7 +48,7 @@ def check_model(model_dir: str | Path) -> None:
 
 
 def trainable(model: Any, *, freeze_vision: bool, lora: LoraSettings | None) -> Any:
-    """A model as it is trained; the adapter is added where there is none."""
+    """Return a model as it is trained, with a new adapter if it has none yet."""
     if freeze_vision:
         base_model(model).model.visual.requires_grad_(False)
     return add_adapter(model, lora) if lora and not is_adapted(model) else model

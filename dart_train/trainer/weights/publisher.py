@@ -121,7 +121,7 @@ class Publisher:
                 self._data.retire(row.version, path)
 
     def publish_if_due(self, model: Any, lease: int | None, step: int) -> None:
-        """Publish after every so many updates."""
+        """Publish after every `publish_steps` updates."""
         if self.unpublished >= self._every:
             self.publish(model, lease, step)
 
@@ -182,7 +182,7 @@ class Publisher:
 
 
 def _same(left: str | Path, right: str | Path) -> bool:
-    """Whether a row's path is of a local directory: in an object store a version has the name that its copies have."""
+    """Return whether a row's path is a local directory and not a name in an object store."""
     if "://" in str(left):
         return str(left).rpartition("/")[2] == Path(right).name
     return Path(left).absolute() == Path(right).absolute()
@@ -204,7 +204,7 @@ def _at_once(work: Callable[[], None]) -> Future[None]:
 def _settled(work: Callable[[], None], done: Future[None]) -> None:
     try:
         work()
-    except BaseException as error:  # whoever asks for the result gets it
+    except BaseException as error:  # the caller that asks for the result gets it
         done.set_exception(error)
     else:
         done.set_result(None)

@@ -43,7 +43,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that talks to the outside."""
+        """Return whether this is the rank that talks to the outside."""
         return self.rank == 0
 
     @property
@@ -53,12 +53,12 @@ class Ranks:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether ranks are on several nodes, which see the files of their own alone."""
+        """Return whether ranks are on several nodes, which see the files of their own alone."""
         return 0 < self.per_node < self.count
 
     @property
     def is_first_of_node(self) -> bool:
-        """Whether this is the rank that does what is done once on each node."""
+        """Return whether this is the rank that does what is done once on each node."""
         return self.rank % (self.per_node or self.count) == 0
 
     def share(self, value: _T) -> _T:
@@ -129,7 +129,7 @@ ALONE = Ranks()
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: all of it, unless it is sharded."""
+    """Return what this rank holds of a tensor: all of it, unless it is sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -41,7 +41,11 @@ def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) ->
 
 
 def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
-    """Where each weight of a model lies: file and name. Raises `TrainingError`: missing, or of another layout."""
+    """Return where each weight of a model lies: file and name.
+
+    Raises:
+        TrainingError: if a weight is missing, or has another layout.
+    """
     transforms = get_model_conversion_mapping(model)
     renamings = [item for item in transforms if isinstance(item, WeightRenaming)]
     others = [item for item in transforms if isinstance(item, WeightConverter)]
@@ -68,7 +72,11 @@ def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
 
 
 def fill(model: Any, places: dict[str, tuple[Path, str]], device: torch.device, ranks: Ranks) -> None:
-    """Give an empty model memory on a device, filled with this rank's part. Raises `TrainingError`: another shape."""
+    """Allocate an empty model on a device and fill it with this rank's part.
+
+    Raises:
+        TrainingError: if a weight has another shape.
+    """
     model.to_empty(device=device)
     base = base_model(model)
     base.tie_weights()

@@ -51,7 +51,7 @@ class Cut:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether ranks hold parts of a model."""
+    """Return whether ranks hold parts of a model."""
     from torch.distributed.fsdp import FSDPModule  # takes a second: not for who only reads checkpoints
 
     return isinstance(model, FSDPModule)
@@ -97,7 +97,11 @@ def load_sharded(
     lora: LoraSettings | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Any:
-    """Read this rank's part of a model. Raises `TrainingError`: not whole, or not what config.json says."""
+    """Read this rank's part of a model.
+
+    Raises:
+        TrainingError: if the model is incomplete, or is not what config.json says.
+    """
     from dart_train.trainer.weights.sharded_loading import empty_model, fill, sources
 
     model = empty_model(model_dir, dtype=dtype)
@@ -110,7 +114,7 @@ def load_sharded(
 
 
 def put_off_gradients(model: Any, put_off: bool) -> None:
-    """Whether the next backward pass only adds up on each rank; the next that is not put off shares all of it."""
+    """Return whether the next backward pass accumulates on each rank only, and a later one shares the sum."""
     if is_sharded(model):
         model.set_requires_gradient_sync(not put_off)
 

@@ -63,7 +63,7 @@ class SharedStates:
         rename(found, output_dir / name)
 
     def _parts(self, name: str) -> list[str]:
-        """What the store has of a state beside what the main rank's node wrote."""
+        """Return what the store has of a state beside what the main rank's node wrote."""
         folders = {entry.key.split("/")[1] for entry in self._data.files.storage.entries(FOLDER)}
         return sorted(folder for folder in folders if folder.startswith(f"{name}{PART}"))
 

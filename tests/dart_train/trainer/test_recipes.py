@@ -249,7 +249,7 @@ def test_a_state_without_its_reference_is_refused(recorded, model_dir, make_conf
 
 @pytest.mark.parametrize("options", [{"beta": 0.0}, {"beta": 0.1, "use_peft": True}], ids=str)
 def test_a_reference_that_is_not_there_cannot_follow(make_config, options):
-    with pytest.raises(ValueError, match="sync_ref_model moves a reference model of its own, and there is none"):
+    with pytest.raises(ValueError, match="sync_ref_model moves a reference model of its own, which does not exist"):
         make_config(sync_ref_model=True, **options)
 
 

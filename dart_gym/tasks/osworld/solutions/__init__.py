@@ -2,7 +2,7 @@
 
 Each holds `how`, the way in words, and `oracle` (`oracle_script`). They use the ordinary actions only, on the
 profile osworld's 1920x1080 with Debian's applications: a test that tasks, set-up and evaluation fit together, and a
-demonstration for whoever wants one.
+demonstration for anybody who needs one.
 """
 
 import functools

@@ -25,7 +25,7 @@ _SPEC = DesktopSpec(kind="fake", width=168, height=224, sandbox="none", reusable
 
 @functools.lru_cache(maxsize=4096)
 def instance_of(name: str, seed: int) -> Instance:
-    """What a seed draws for a task; held-out seeds and others never draw equal keys."""
+    """Return what a seed draws for a task; held-out seeds and others never draw equal keys."""
     for attempt in itertools.count():
         instance = MAKERS[name][0](random.Random(f"{name}/{seed}/{attempt}"))
         if held_out(instance.key) == (seed < FIRST_TRAINING_SEED) and not solved(instance, instance.begin()):

@@ -79,7 +79,7 @@ class Instance:
 
     @property
     def key(self) -> str:
-        """What is asked, and from which values on: instances with equal keys differ by their layout at most."""
+        """Return what is asked, and from which values on: instances with equal keys differ by their layout at most."""
         return f"{self.instruction} {sorted(self.start.items())}"
 
     def begin(self) -> State:
@@ -136,7 +136,7 @@ class State:
 
 
 def solved(instance: Instance, state: State) -> bool:
-    """Whether every value is as asked."""
+    """Return whether every value is as asked."""
     return all(state.values.get(name, "") == value for name, value in instance.goal.items())
 
 
@@ -159,7 +159,7 @@ def next_step(instance: Instance, state: State) -> Widget | str:
 
 
 def _helps(instance: Instance, state: State, widget: Widget) -> bool:
-    """Whether a click on a widget brings the goal nearer."""
+    """Return whether a click on a widget brings the goal nearer."""
     if widget.kind == "submit":
         return solved(instance, state)
     if widget.name not in instance.goal:

@@ -199,7 +199,7 @@ def layout_size(spec: DesktopSpec) -> tuple[int, int]:
 
 
 def sentinel_after(action: Action) -> Press | Click:
-    """What tells that the page has handled an action: it comes in after the action's own keys or clicks. Pure.
+    """Return what tells that the page has handled an action: it comes in after the action's own keys or clicks. Pure.
 
     Keys only after keys: a click that they overtake would look like a move of the keyboard, with its focus ring.
     """
@@ -209,7 +209,7 @@ def sentinel_after(action: Action) -> Press | Click:
 
 
 def looks_like_sentinel(action: Action) -> bool:
-    """Whether the page will count a policy's action as a sentinel. Pure."""
+    """Return whether the page will count a policy's action as a sentinel. Pure."""
     match action:
         case Click():
             return action.button == "middle" or "pause" in action.modifiers
