@@ -196,8 +196,10 @@ class ClusterNodes:
             return spec.asks
         if spec.name not in AWAY:
             return ray_cluster.on_node(self._spec.home)
-        asks = self._ranks if spec.name == "learn" else {**self._ranks, "CPU": 1}
-        gpus = {"num_gpus": asks["GPU"] if spec.name == "learn" else min(1, asks["GPU"])} if "GPU" in asks else {}
+        asks, several = self._ranks, self._wanted.warmup_ranks
+        if spec.name == "warmup":
+            asks = {name: min(several, asked) for name, asked in asks.items()}
+        gpus = {"num_gpus": asks["GPU"]} if "GPU" in asks else {}
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node)
         return {"num_cpus": asks["CPU"], **gpus, "scheduling_strategy": strategy}
 

@@ -311,9 +311,7 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
         case "learn":
             gpus, argv = placement.trainer, argv + shared
             if wanted.ranks > 1:
-                meet = ("--standalone",) if wanted.trainer_nodes == 1 else cluster_nodes.meeting(wanted.trainer_nodes)
-                each = f"--nproc-per-node={wanted.ranks // wanted.trainer_nodes}"
-                argv = (argv[0], "-m", "dart_train.launch.rank_launcher", *meet, each, *argv[1:])
+                argv = _in_ranks(argv, wanted.ranks // wanted.trainer_nodes, wanted.trainer_nodes)
         case "rollout" | "evaluate":
             gpus = placement.trainer[:1]  # for a sender of weights; engines are shown their own
             for one in placement.engines:
@@ -324,13 +322,21 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
             argv += ("--engine-gpus", ",".join(map(str, placement.monitor)))
             argv += ("--gpu-memory", f"{ENGINE_MEMORY:g}") if placement.monitor else ()
         case "warmup":
-            gpus = placement.trainer[:1]
+            gpus = placement.trainer[: wanted.warmup_ranks]
+            if wanted.warmup_ranks > 1:
+                argv = _in_ranks(argv, wanted.warmup_ranks)
         case "cluster" if placement.cores:
             argv = ("taskset", "--cpu-list", ",".join(map(str, placement.cores)), *argv)
     env = spec.env | gpu_environment(gpus)
     if gpus and command in ("learn", "warmup") and ALLOCATOR not in os.environ:
         env[ALLOCATOR] = "expandable_segments:True"
     return dataclasses.replace(spec, argv=argv, env=env)
+
+
+def _in_ranks(argv: tuple[str, ...], each: int, nodes: int = 1) -> tuple[str, ...]:
+    """Return a module's command as `each` ranks on each of `nodes` nodes."""
+    meet = ("--standalone",) if nodes == 1 else cluster_nodes.meeting(nodes)
+    return (argv[0], "-m", "dart_train.launch.rank_launcher", *meet, f"--nproc-per-node={each}", *argv[1:])
 
 
 def cluster_server(url: str, config: Path) -> ModuleSpec:

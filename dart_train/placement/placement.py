@@ -41,6 +41,7 @@ class Demand:
         engine_memory: share of its GPUs' memory that a replica takes.
         trainer_nodes: that the ranks are spread over.
         monitor_gpus: of the monitor's own engine; 0 without a monitor, or for the CPU.
+        sharded: whether ranks hold parts of the model (`fsdp`).
     """
 
     replicas: int
@@ -51,6 +52,12 @@ class Demand:
     engine_memory: float
     trainer_nodes: int = 1
     monitor_gpus: int = 0
+    sharded: bool = False
+
+    @property
+    def warmup_ranks(self) -> int:
+        """Number of processes that warm up together: the ranks of one node if they shard the model, otherwise one."""
+        return self.ranks // self.trainer_nodes if self.sharded else 1
 
     @property
     def trainer_memory(self) -> float:
@@ -135,13 +142,15 @@ def demand(config: RunConfig, gpus: int) -> Demand:
     if replicas is None:
         replicas = max((gpus - (0 if shared or cpu else ranks)) // each, 1) if each else 1
     on_gpus = not cpu and (here > 0 or wanted.trainer_ranks is not None)
-    if config.trainer.kind == OUR_TRAINER and config.trainer.fsdp and ranks == 1:
+    sharded = config.trainer.kind == OUR_TRAINER and bool(config.trainer.fsdp)
+    if sharded and ranks == 1:
         raise PlacementError(
             f"trainer.fsdp shards the model among ranks, and there is one ({_count(here)}): set "
             "resources.trainer_ranks to 2 or more, or trainer.fsdp to false"
         )
     memory = wanted.engine_memory or (SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY)
-    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory, wanted.trainer_nodes, monitors)
+    trainer_gpus = ranks if on_gpus else 0
+    return Demand(replicas, each, ranks, trainer_gpus, shared, memory, wanted.trainer_nodes, monitors, sharded)
 
 
 def _free_ranks(config: RunConfig, gpus: int, each: int, replicas: int | None, *, shared: bool) -> int:

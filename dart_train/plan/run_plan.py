@@ -180,14 +180,18 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
             f"{in_units(room)}: {listed(held)}. {remedies(held, setting)}"
         )
     if config.warmup.limited and config.trainer.kind == OUR_TRAINER:
-        alone = replace(setting, ranks=1, sharded=False, reference=False, moments=8)
-        warm = rank_memory(size, alone, Work(1, 1)).held
+        several = wanted.warmup_ranks
+        # Gradients meet after each backward pass, and transformers' optimizer is AdamW.
+        warming = replace(setting, ranks=several, sharded=several > 1, reference=False, moments=8, reduce_once=False)
+        warm = rank_memory(size, warming, Work(1, 1)).held
         whole = machine.gpu_bytes if wanted.trainer_gpus else machine.host_bytes
         if whole is not None and sum(warm.values()) > whole:
+            who = f"each of {several} ranks of the warm-up" if several > 1 else "the warm-up is one process, which"
+            remedy = "Take more ranks, set trainer.use_peft: true" if several > 1 else "Set trainer.use_peft: true"
             found.append(
-                f"the warm-up trains in one process, which holds {in_units(sum(warm.values()))} before the first "
-                f"token, and there are {in_units(whole)}: {listed(warm)}. Set trainer.use_peft: true, or leave the "
-                "warm-up out (warmup.max_steps: 0) and begin from a model that was fine-tuned elsewhere"
+                f"{who} holds {in_units(sum(warm.values()))} before the first token, and there are "
+                f"{in_units(whole)}: {listed(warm)}. {remedy}, or leave the warm-up out (warmup.max_steps: 0) and "
+                "begin from a model that was fine-tuned elsewhere"
             )
     if engine.cache is not None and engine.cache <= 0:
         found.append(

@@ -144,6 +144,12 @@ def _sections(config: RunConfig) -> Iterator[str]:
             "warmup trains on demonstrations, but the run has no demonstrations: set demonstrations.per_task, "
             "warmup.pool_sources, or warmup.max_steps and max_seconds to nothing"
         )
+    ranks = (config.resources.trainer_ranks or 1) // config.resources.trainer_nodes
+    if warmup.limited and own and trainer.fsdp and warmup.batch_size < ranks:
+        yield (
+            f"warmup.batch_size {warmup.batch_size} leaves some of the {ranks} ranks that warm up together without a "
+            "sample: raise it to the number of ranks or more"
+        )
     if config.controls.supervised and not warmup.limited:
         yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"
     if trainer.supervised_coef and not config.demonstrations.per_task and not warmup.pool_sources:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl
+from transformers import PrinterCallback, TrainerCallback, TrainerControl
 from transformers.utils.logging import disable_progress_bar
 
 from dart_agent.models.image_patches import VisionSpec
@@ -56,6 +56,7 @@ from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
 from dart_train.trainer.reference_sync import ReferenceSync
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig, named
+from dart_train.trainer.sharded_trainer import ShardedTrainer, cut_of
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
 from dart_train.trainer.step_statistics import merge_metrics
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class DartGRPOTrainer(Trainer):
+class DartGRPOTrainer(ShardedTrainer):
     """Trains on leases until `max_steps` or `stop`.
 
     Args:
@@ -138,9 +139,6 @@ class DartGRPOTrainer(Trainer):
         if args.idle_clip and self.ranks.is_main:
             _log.warning(args.idle_clip)
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
-        if args.fsdp:
-            sharding.take_over(self.accelerator, args.fsdp_plugin_args, self.model)
-            self.is_fsdp_enabled = True
         self._autocast: Callable[[], Any] = self.accelerator.autocast
         tokens = ModelTokens.load(self.model_dir)
         self.ref_model: Any = None
@@ -199,8 +197,8 @@ class DartGRPOTrainer(Trainer):
             dtype = getattr(torch, args.frozen_dtype)  # peft keeps the adapter in float32
             return prepare(load_model(model, dtype=dtype) if self._weights_dir else model)
         if self._weights_dir is None:
-            return sharding.shard(prepare(model), _cut(args, self.ranks))
-        return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
+            return sharding.shard(prepare(model), cut_of(args, self.ranks))
+        return sharding.load_sharded(self._weights_dir, cut_of(args, self.ranks), prepare, lora=lora)
 
     def _step_memory(self, args: DartGRPOConfig) -> StepMemory:
         """Return what steps take of this rank's device, and how much of it they may take."""
@@ -216,7 +214,7 @@ class DartGRPOTrainer(Trainer):
             reference=self.ref_model is not None and self.ref_model is not self.model,
             moments=moments_of(str(args.optim)),
             features_bytes=args.image_features_mb << 20,
-            reshard=_cut(args, self.ranks).reshard_after_forward,
+            reshard=cut_of(args, self.ranks).reshard_after_forward,
             reduce_once=None if args.reduce_gradients == "auto" else args.reduce_gradients == "step",
         )
         limit = args.device_memory_mb << 20 if args.device_memory_mb else None
@@ -241,7 +239,7 @@ class DartGRPOTrainer(Trainer):
         def freeze(model: Any) -> Any:
             return model.eval().requires_grad_(False)
 
-        return sharding.load_sharded(path, _cut(self.args, self.ranks), freeze)
+        return sharding.load_sharded(path, cut_of(self.args, self.ranks), freeze)
 
     def _make_policies(self, tokens: ModelTokens, ref_model: str | Path | None) -> None:
         """The policy that is trained, and with `beta` the reference."""
@@ -269,13 +267,6 @@ class DartGRPOTrainer(Trainer):
             pack_rows=self.args.pack_rows,
             max_length=self.model.config.text_config.max_position_embeddings,
         )
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """As `transformers.Trainer.create_optimizer`."""
-        optimizer = super().create_optimizer(model)
-        if self.args.fsdp:
-            sharding.split_groups(optimizer, base_model(self.model).model.visual.parameters())
-        return optimizer
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As `transformers.Trainer`, with the present learning rate and weight decay instead of the saved ones.
@@ -364,16 +355,6 @@ class DartGRPOTrainer(Trainer):
             self.model.zero_grad(set_to_none=True)
         self.publisher.unpublished += 1
         return loss
-
-    def _has_mixed_mesh_grads(self, model: Any) -> bool:
-        """Return whether gradients are sharded; transformers looks at the first step's, which may not exist."""
-        return bool(self.args.fsdp)
-
-    def _mixed_mesh_grad_norm(self, model: Any, max_norm: float) -> Tensor:
-        """As `transformers.Trainer`; 0 where no gradient is left, of a sharded step that changes nothing."""
-        if all(parameter.grad is None for parameter in model.parameters()):
-            return torch.zeros((), device=self.args.device)
-        return super()._mixed_mesh_grad_norm(model, max_norm)
 
     # --- between steps ------------------------------------------------------------------------------------------
 
@@ -538,13 +519,6 @@ def _lora(args: DartGRPOConfig) -> LoraSettings | None:
     if not args.use_peft:
         return None
     return LoraSettings(args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules, args.seed)
-
-
-def _cut(args: DartGRPOConfig, ranks: Ranks) -> sharding.Cut:
-    """How the language model is cut among ranks."""
-    half = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-    reshard = (args.fsdp_plugin_args or {}).get("reshard_after_forward", True)
-    return sharding.Cut(args.device, ranks, half, reshard)
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:

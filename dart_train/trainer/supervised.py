@@ -5,11 +5,15 @@ tokenises conversations itself, so it cannot carry steps by the very ids that a 
 reinforced ones; its loss is the same. The control ("the same time, supervised") is the same function with the warm
 model as its start and a time as its limit.
 
+Ranks that hold parts of the model (`fsdp`) each train on a share of every batch; the batch, its loss and the learning
+rate are those of one process.
+
 The result is written as a plain Hugging Face directory when training has ended, never in part.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -24,20 +28,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.settings.supervised_config import SupervisedConfig
+from dart_train.trainer.sharded_trainer import ShardedTrainer, cut_of
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.adapters import LoraSettings
-from dart_train.trainer.weights.model_loading import trainable
+from dart_train.trainer.weights.model_loading import load_model, trainable
+from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.sharding import load_sharded, through
+from dart_train.trainer.weights.snapshot import snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +57,8 @@ class TrainedAs:
     """How the model is held and computed: as `trainer` has it, so that a warm-up takes no more than the training.
 
     Attributes:
-        arguments: fields of `TrainingArguments`: bf16, fp16, gradient_checkpointing.
+        arguments: fields of `TrainingArguments`: bf16, fp16, gradient_checkpointing, and fsdp with its settings, which
+            need several ranks.
         lora: the adapter that is trained and merged when it is written; None trains the weights.
         frozen_dtype: number type of the weights under an adapter.
     """
@@ -95,20 +103,55 @@ def train_supervised(
     if config.threads:
         torch.set_num_threads(config.threads)
     disable_progress_bar()
-    model = load_model(model_dir, dtype=getattr(torch, trained_as.frozen_dtype))
-    model = trainable(model, freeze_vision=trained_as.freeze_vision, lora=trained_as.lora)
+    arguments = _arguments(config, trained_as, Path(output_dir).parent)
+    arguments.device  # noqa: B018  # joins the ranks
+    ranks = Ranks.current()
+    if config.batch_size < ranks.count:
+        raise TrainingError(
+            f"batch_size {config.batch_size} leaves some of {ranks.count} ranks without a sample: raise it, or take "
+            "fewer ranks"
+        )
+    model = _load(model_dir, arguments, trained_as, ranks)
     tokens = ModelTokens.load(model_dir)
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
-    clock = _Clock(config, on_progress, metrics)
-    beside = str(Path(output_dir).parent)  # transformers makes its output directory, and has nothing to put there
-    _SupervisedTrainer(
-        model, samples, collator, tokens.suppressed_ids, config, clock, beside, trained_as.arguments
-    ).train()
-    checkpoint.write_model(model, output_dir, model_dir)
+    clock = _Clock(config, on_progress, metrics, ranks)
+    trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, ranks)
+    trainer.train()
+    taken = snapshot(model, model_dir, ranks)
+    if ranks.is_main:
+        checkpoint.write_model(taken, output_dir, model_dir)
+    ranks.wait()
+    trainer.accelerator.end_training()  # a rank that ends without it may abort
     return clock.progress
 
 
-class _SupervisedTrainer(Trainer):
+def _arguments(config: SupervisedConfig, trained_as: TrainedAs, beside: Path) -> TrainingArguments:
+    """Settings of transformers, which makes its output directory `beside`, and has nothing to put there."""
+    return TrainingArguments(
+        output_dir=str(beside),
+        max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
+        per_device_train_batch_size=config.batch_size,
+        **config.model_dump(include={"learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed"}),
+        **trained_as.arguments,
+        use_cpu=not torch.cuda.is_available(),
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        remove_unused_columns=False,
+        disable_tqdm=True,
+    )
+
+
+def _load(model_dir: str | Path, arguments: TrainingArguments, trained_as: TrainedAs, ranks: Ranks) -> Any:
+    """The model that is trained, or this rank's part of it."""
+    lora, dtype = trained_as.lora, getattr(torch, trained_as.frozen_dtype)
+    prepare = functools.partial(trainable, freeze_vision=trained_as.freeze_vision, lora=lora)
+    if arguments.fsdp:
+        return load_sharded(model_dir, cut_of(arguments, ranks), prepare, lora=lora)
+    return prepare(load_model(model_dir, dtype=dtype))
+
+
+class _SupervisedTrainer(ShardedTrainer):
     """Cross-entropy on responses."""
 
     def __init__(
@@ -119,24 +162,11 @@ class _SupervisedTrainer(Trainer):
         suppressed_ids: Sequence[int],
         config: SupervisedConfig,
         clock: _Clock,
-        output_dir: str,
-        options: Mapping[str, Any],
+        arguments: TrainingArguments,
+        ranks: Ranks,
     ) -> None:
         self._samples, self._collator, self._suppressed = samples, collator, suppressed_ids
-        self._config, self._clock = config, clock
-        arguments = TrainingArguments(
-            output_dir=output_dir,
-            max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
-            per_device_train_batch_size=config.batch_size,
-            **config.model_dump(include={"learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed"}),
-            **options,
-            use_cpu=not torch.cuda.is_available(),
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            remove_unused_columns=False,
-            disable_tqdm=True,
-        )
+        self._config, self._clock, self._ranks = config, clock, ranks
         super().__init__(model=model, args=arguments, callbacks=[clock])
         self.remove_callback(PrinterCallback)
 
@@ -151,8 +181,10 @@ class _SupervisedTrainer(Trainer):
             collate_fn=self._collate,
         )
 
-    def _collate(self, samples: list[Sample]) -> dict[str, MicroBatch]:
-        return {"micro_batch": self._collator(samples)}
+    def _collate(self, samples: list[Sample]) -> dict[str, Any]:
+        """This rank's share of a batch, and the number of response tokens in all of it."""
+        own = samples[self._ranks.rank :: self._ranks.count]
+        return {"micro_batch": self._collator(own), "of_tokens": sum(len(sample.response_ids) for sample in samples)}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         """The rate follows steps or seconds, whichever are further on."""
@@ -168,10 +200,16 @@ class _SupervisedTrainer(Trainer):
         """Mean cross-entropy per response token, in nats."""
         batch = inputs["micro_batch"].to(self.args.device)
         with self.accelerator.autocast():
-            logprobs, _ = response_logprobs(model, batch, self._suppressed)
-        loss = -logprobs.sum() / batch.num_tokens
-        self._clock.saw(loss.detach())
+            logprobs, _ = through(model, lambda: response_logprobs(model, batch, self._suppressed))
+        loss = -logprobs.sum() / inputs["of_tokens"] * self._ranks.count  # ranks' gradients are averaged
+        self._clock.saw(self._ranks.mean(loss.detach()))
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """As `transformers.Trainer`; the gradients of what is whole on every rank meet, too."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._ranks.average_gradients(model.parameters())
+        return loss
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted."""
@@ -189,13 +227,17 @@ def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> flo
 
 
 class _Clock(TrainerCallback):
-    """Ends training by time, and tells how far it is."""
+    """Ends training by time, and tells how far it is. All ranks have the main one's seconds."""
 
     def __init__(
-        self, config: SupervisedConfig, on_progress: Callable[[Progress], None] | None, metrics: MetricsLog | None
+        self,
+        config: SupervisedConfig,
+        on_progress: Callable[[Progress], None] | None,
+        metrics: MetricsLog | None,
+        ranks: Ranks,
     ) -> None:
-        self._config, self._on_progress, self._metrics = config, on_progress, metrics
-        self._started = time.monotonic()
+        self._config, self._on_progress, self._metrics, self._ranks = config, on_progress, metrics, ranks
+        self._started, self._seconds = time.monotonic(), 0.0
         self._loss = math.nan
         self.progress = Progress(0, 0.0, math.nan, 0.0)
 
@@ -209,8 +251,7 @@ class _Clock(TrainerCallback):
     def share(self, step: int) -> float:
         """Share of the nearest limit that is behind."""
         steps = step / self._config.max_steps if self._config.max_steps else 0.0
-        seconds = time.monotonic() - self._started
-        return min(1.0, max(steps, seconds / self._config.max_seconds if self._config.max_seconds else 0.0))
+        return min(1.0, max(steps, self._seconds / self._config.max_seconds if self._config.max_seconds else 0.0))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Time starts here."""
@@ -218,11 +259,11 @@ class _Clock(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report, and end when a limit is reached."""
-        seconds = time.monotonic() - self._started
-        self.progress = Progress(state.global_step, seconds, self._loss, self.share(state.global_step))
-        if self._on_progress is not None:
+        self._seconds = self._ranks.share(time.monotonic() - self._started)
+        self.progress = Progress(state.global_step, self._seconds, self._loss, self.share(state.global_step))
+        if self._on_progress is not None and self._ranks.is_main:
             self._on_progress(self.progress)
-        if self._metrics is not None and state.global_step % LOG_EVERY == 0:
+        if self._metrics is not None and self._ranks.is_main and state.global_step % LOG_EVERY == 0:
             self._metrics.write(step=state.global_step, seconds=self.progress.seconds, loss=self._loss)
         if self.progress.share >= 1.0:
             control.should_training_stop = True

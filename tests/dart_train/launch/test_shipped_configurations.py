@@ -62,7 +62,7 @@ def test_where_each_configuration_runs(name, gpus, monkeypatch, tmp_path):
 
 def modules(config_path: Path, placement: Placement) -> dict[str, ModuleSpec]:
     """The modules of the reinforcement learning as the launcher starts them."""
-    names = ("learn", "rollout", "evaluate", "data")
+    names = ("learn", "rollout", "evaluate", "data", "warmup")
     specs = {name: python_module(name, "dart_train", name, "c.yaml") for name in names}
     specs["cluster"] = cluster_server("ws+unix:///run/cluster.sock", config_path)
     return {name: placed(spec, name, placement) for name, spec in specs.items()}
@@ -77,6 +77,8 @@ def test_the_commands_of_eight_gpus(monkeypatch, tmp_path):
     assert lines["learn"] == (
         "-m dart_train.launch.rank_launcher --standalone --nproc-per-node=6 -m dart_train learn c.yaml"
     )
+    assert lines["warmup"] == lines["learn"].replace("dart_train learn", "dart_train warmup")
+    assert started.pop("warmup").env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5"
     for name in ("rollout", "evaluate"):
         assert lines[name] == f"-m dart_train {name} c.yaml --engine-gpus 6 --engine-gpus 7 --gpu-memory 0.9"
     assert lines["data"] == "-m dart_train data c.yaml" and " serve --config " in lines["cluster"]

@@ -146,9 +146,13 @@ def test_a_run_that_cannot_fit_is_refused_before_it_begins(monkeypatch):
 
 
 def test_the_warm_ups_memory_is_part_of_the_plan():
-    """It trains in one process: 7B's weights, gradients and moments are 124 GiB."""
-    wrong = planned("warmup.max_steps=10", "demonstrations.per_task=1").refusals
-    assert len(wrong) == 1 and "warm-up" in wrong[0] and "use_peft" in wrong[0]
+    """In one process 7B's weights, gradients and moments are 124 GiB; ranks of `fsdp` hold parts of them."""
+    warm = ("warmup.max_steps=10", "demonstrations.per_task=1")
+    assert planned(*warm).refusals == ()
+    small = planned(*warm, machine=replace(GPUS, gpu_bytes=int(20e9))).refusals
+    assert len(small) == 2 and small[1].startswith("each of 6 ranks of the warm-up holds") and "use_peft" in small[1]
+    alone = planned(*warm, "trainer.fsdp=false").refusals
+    assert len(alone) == 2 and alone[1].startswith("the warm-up is one process") and "use_peft" in alone[1]
     assert planned("warmup.max_steps=0").refusals == ()
     adapter = ("trainer.use_peft=true", "trainer.fsdp=false", "trainer.frozen_dtype=bfloat16", *ALL_TRAIN)
     assert planned("warmup.max_steps=10", "demonstrations.per_task=1", *adapter).refusals == ()

@@ -118,10 +118,13 @@ def test_a_whole_run_has_none_and_needs_no_torch_for_that(machine):
     assert problems(QUICK) == []
 
 
-def test_group_sizes_against_each_other(machine):
+def test_group_sizes_against_each_other(model, machine):  # with torch whole before its GPUs are faked
     machine(0)
     curation = ("data.curation.dynamic_rollouts=true", "data.curation.min_rollouts=9", "rollout.group_size=8")
-    assert any("min_rollouts 9" in problem for problem in problems(QUICK, *curation))
+    warmup = ("trainer.fsdp=true", "resources.trainer_ranks=4", "warmup.batch_size=3")
+    said = problems(QUICK, *curation, *warmup)
+    assert any("min_rollouts 9" in problem for problem in said)
+    assert any(problem.startswith("warmup.batch_size 3 leaves some of the 4 ranks") for problem in said)
 
 
 def test_all_are_one_list_of_run_and_dry_run(machine, tmp_path):
