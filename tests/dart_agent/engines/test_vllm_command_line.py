@@ -54,6 +54,19 @@ def test_the_options_are_those_of_the_pinned_vllm():
         assert parsed.logprobs_mode == "processed_logprobs" and parsed.enable_scale_out
 
 
+def test_a_cache_of_a_given_size_may_be_set_beside_the_share_of_memory():
+    """docs/one_node.md advises it on a shared GPU; vLLM still wants the share free when it starts."""
+    config = load_config(ROOT / "configs" / "lora_3b_24gb.yaml").rollout.engine
+    known = config.options["options"]
+    engine = config.model_copy(
+        update={"options": {**config.options, "options": [*known, "--kv-cache-memory-bytes", "2400000000"]}}
+    )
+    ((kind, _),) = engine.servers()
+    argv = kind.command(Launch("r0", 0, "/models/policy", 1, Path("/tmp"), gpus=(0,), gpu_memory=0.46)).argv
+    parsed = vars(strict_parser().parse_args(list(argv[argv.index("serve") + 1 :])))
+    assert parsed["kv_cache_memory_bytes"] == "2400000000" and 0.46 in parsed.values()
+
+
 @pytest.mark.parametrize("wrong", [["--max-model-length", "9"], ["--logprobs-mode", "all"], ["--max-num-seqs", "few"]])
 def test_the_list_of_options_is_strict(wrong):
     with pytest.raises(SystemExit):

@@ -24,7 +24,7 @@ ADVISED = (
     "trainer.on_collapse=return", "trainer.max_steps=7", "rollout.workers=2", "rollout.engine.options.threads=3",
     "rollout.max_unrecorded_mb=64", "data.curation.max_staleness=9", "trainer.publish_steps=3",
     "trainer.report_to=[none]", "evaluation.monitor.every_rollouts=50", "resources.engine_memory=0.5",
-    "cluster.max_load=2.0", "trainer.stop_on=[signal]",
+    "cluster.max_load=2.0", "trainer.stop_on=[signal]", "resources.trainer_ranks=3", "rollout.engine.replicas=3",
 )  # fmt: skip
 """Keys that error messages name as a remedy, and others that users change in the middle of a run."""
 

@@ -128,7 +128,7 @@ def sizes(config: RunConfig, model: str) -> dict[str, object]:
     if config.evaluation.beside:
         found |= {"evaluation.beside": f"[{config.evaluation.beside[0]}]"}
     if config.warmup.limited:
-        found |= {"warmup.max_steps": 4}
+        found |= {"warmup.max_steps": 4, "warmup.batch_size": 4}
     if config.evaluation.monitor.every_rollouts:
         found |= {"evaluation.monitor.every_rollouts": 4, "evaluation.monitor.episodes": 1}
     if config.rollout.engine.kind == "vllm":  # 5 screenshots must fit the positions of the tiny model
