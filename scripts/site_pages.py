@@ -23,7 +23,21 @@ NOTEBOOKS = ("first_episode", "own_policy", "reading_trajectories", "training")
 NOTEBOOK_PAGES = {f"examples/notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
-    "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
+    "Start": ["index.md", "quickstart.md", "glossary.md"],
+    "Tutorials": [
+        "tutorials/first_episode.md",
+        "tutorials/own_task.md",
+        "tutorials/first_training.md",
+        "tutorials/multiturn.md",
+        "tutorials/cluster.md",
+    ],
+    "Concepts": [
+        "concepts/environment.md",
+        "concepts/desktop.md",
+        "concepts/modules.md",
+        "concepts/group.md",
+        "concepts/staleness.md",
+    ],
     "Environments": [
         "environments.md",
         "sites.md",
@@ -57,7 +71,7 @@ NAVIGATION = {
         "efficiency.md",
         "multiturn.md",
     ],
-    "Reference": ["configuration.md", "plugins.md", "design.md"],
+    "Reference": ["settings_that_matter.md", "configuration.md", "plugins.md", "design.md"],
     "Project": ["contributing.md", "testing.md", "performance.md", "capacity.md", "security.md", "changelog.md"],
 }
 """Pages by part of the site; one that does not exist is left out, one that is not named comes last."""
@@ -68,7 +82,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^)\s#]+)(#[^)\s]*)?\)")
 
 def on_config(config: Any) -> Any:
     """Make the navigation."""
-    there = {path.name for path in (ROOT / "docs").glob("*.md")}
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     there |= {page for name, page in {**START, **PROJECT}.items() if (ROOT / name).exists()}
     named = [page for pages in NAVIGATION.values() for page in pages]
     parts = {part: [page for page in pages if page in there] for part, pages in NAVIGATION.items()}
