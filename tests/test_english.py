@@ -4,15 +4,11 @@ import ast
 import io
 import re
 import tokenize
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("dart_gym", "dart_agent", "dart_train")
-MODULES = [
-    path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "assets" not in path.parts
-]
+from scripts import draw_rooms
+
 ANYWHERE = {
     r"\bso many\b": "name the number: `n groups`, `at most n`",
     r"\b[Ww]hoever\b": "name the caller, the client or the worker",
@@ -57,10 +53,11 @@ def problems(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", draw_rooms.PACKAGES)
 def test_docstrings_and_comments_avoid_what_must_be_read_twice(package: str):
-    found = {path.relative_to(ROOT).as_posix(): problems(path.read_text(encoding="utf-8")) for path in MODULES}
-    assert not {path: wrong for path, wrong in found.items() if wrong and path.startswith(f"{package}/")}
+    modules = {name: path for name, path in draw_rooms.MODULES.items() if name.startswith(f"{package}.")}
+    found = {name: problems(path.read_text(encoding="utf-8")) for name, path in modules.items()}
+    assert found and not {name: wrong for name, wrong in found.items() if wrong}
 
 
 @pytest.mark.parametrize(

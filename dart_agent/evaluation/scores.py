@@ -130,8 +130,6 @@ def _mean_interval(rates: Sequence[float], episodes: int) -> tuple[float, float]
     if not rates:
         return 0.0, 1.0
     low, high = wilson_interval(round(mean(rates) * episodes), episodes)
-    if len(rates) == 1:
-        return low, high
     bootstrap_low, bootstrap_high = bootstrap_interval(rates)
     return min(low, bootstrap_low), max(high, bootstrap_high)
 
