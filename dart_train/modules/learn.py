@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dart_gym.utils.processes import STOPPED_STATUS, follow_parent
+from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.rank_environment import follow_launcher, local_rank
 from dart_train.data.manager.leasing import Leasing
 from dart_train.modules.module_context import ModuleContext, published, stop_on_signals
 from dart_train.run.run_directory import RunDirectory
@@ -32,8 +33,6 @@ START_SOURCES = ("initial", "warmup")
 """Sources of published weights that are not the trainer's own."""
 
 LOOK_INTERVAL_S = 0.5
-RANK = "LOCAL_RANK"
-"""Set by torchrun: the number of this process among those that train together on this machine."""
 
 
 def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = None) -> Any:
@@ -95,13 +94,12 @@ def main(context: ModuleContext, *, gpu_memory: float | None = None) -> None:
     Raises:
         SystemExit: told to stop before that.
     """
-    if RANK in os.environ:  # a launcher of ranks that is killed ends none of them
-        follow_parent()
+    follow_launcher()
     stop_on_signals(context.stop, orphan_exits=True)  # a step may take minutes
     if gpu_memory is not None:
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(gpu_memory, int(os.environ.get(RANK, "0")))
+        torch.cuda.set_per_process_memory_fraction(gpu_memory, local_rank())
     if context.config.trainer.kind == "dart_grpo":
         _learn(context)
     else:

@@ -1,6 +1,5 @@
 """The supervised warm-up: from version 0 and the demonstrations to version 1. Also its continuation, the control."""
 
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,8 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
-from dart_gym.utils.processes import follow_parent
 from dart_train.config.run_config import RunConfig
+from dart_train.core.rank_environment import follow_launcher, rank, rank_count
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules.module_context import ModuleContext
@@ -23,14 +22,11 @@ from dart_train.trainer.weights.adapters import LoraSettings
 
 MAX_PASSES = 20
 UNLIMITED = 1 << 30
-RANK, LOCAL_RANK, WORLD_SIZE = "RANK", "LOCAL_RANK", "WORLD_SIZE"
-"""Set by torchrun: the number of this process among those that train together, here and in all, and how many."""
 
 
 def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
     """Train on the demonstrations and publish the result; or continue from it for some seconds and only save."""
-    if LOCAL_RANK in os.environ:  # a launcher of ranks that is killed ends none of them
-        follow_parent()
+    follow_launcher()
     config, version = context.config, 1
     with context.open_data() as data:
         published = {row.version: row for row in data.checkpoints()}
@@ -47,7 +43,7 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
         train_supervised(
             model_dir, samples, data.load_image, target, settings, on_progress=say, trained_as=trained_as(config)
         )
-        if continue_to is None and int(os.environ.get(RANK, "0")) == 0:
+        if continue_to is None and rank() == 0:
             data.publish(version, target, source="warmup")
 
 
@@ -60,7 +56,7 @@ def trained_as(config: RunConfig) -> TrainedAs:
     arguments: dict[str, Any] = {name: True for name in ("bf16", "fp16") if given.get(name)}
     if given.get("gradient_checkpointing") or given.get("activation_checkpointing"):
         arguments["gradient_checkpointing"] = True
-    if trainer.fsdp and int(os.environ.get(WORLD_SIZE, "1")) > 1:
+    if trainer.fsdp and rank_count() > 1:
         arguments |= {"fsdp": trainer.fsdp, "fsdp_config": given.get("fsdp_config")}
     lora = None
     if trainer.use_peft:
