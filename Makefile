@@ -15,7 +15,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart multiturn demo ablations coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
-  setup-unit setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
+  setup-unit setup-test setup-docs generated failures test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,6 +79,9 @@ generated:
 	@PYTHONPATH=. $(BIN)/python scripts/draw_rooms.py
 	@PYTHONPATH=. $(BIN)/python scripts/draw_concepts.py
 	@PYTHONPATH=. $(BIN)/python scripts/schema_sql.py
+
+failures: setup-test  ## run every command in every situation and write docs/failures.md: half an hour
+	@$(BIN)/python -m scripts.failures
 
 test: lint  ## the linters, and everything but the tests below
 	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"

@@ -1,4 +1,4 @@
-"""The page of failures: a part of its table is run again, and no line of it is a traceback or an invention."""
+"""The table of failures: every command has a row, and every cell that is run again keeps to the rules."""
 
 from __future__ import annotations
 
@@ -6,33 +6,109 @@ from pathlib import Path
 
 import pytest
 
-from scripts.failure_table import Case, cases, page, run, steady
+from scripts.failures.cells import Cell, End, cells_of, every_cell, run
+from scripts.failures.rows import PACKAGED, ROWS, Row
+from scripts.failures.rules import broken
+from scripts.failures.situations import OF_ITEMS, OF_SERVERS, Situation
+from scripts.failures.world import World
+from tests.helpers.all_commands import every_command
 
 PAGE = Path(__file__).parents[1] / "docs" / "failures.md"
+QUICK = [
+    ("dart-gym tasks check", Situation.NOTHING),
+    ("dart-train data status", Situation.WRONG_DIRECTORY),
+    ("dart-agent run", Situation.REFUSED),
+    ("dart-gym status", Situation.HANGS),
+    ("dart-agent run", Situation.UNAUTHORIZED),
+    ("dart-gym status", Situation.TOO_MANY),
+    ("dart-gym status", Situation.SERVER_ERROR),
+    ("dart-gym status", Situation.HTML),
+    ("dart-gym tasks mirror", Situation.HALF),
+    ("dart-agent eval", Situation.SOME_LOST),
+    ("dart-gym init", Situation.DISK_FULL),
+    ("dart-agent presets list", Situation.OUTPUT_FULL),
+    ("dart-train init", Situation.NO_PERMISSION),
+    ("dart-gym token", Situation.INTERRUPTED_EARLY),
+    ("dart-gym status", Situation.INTERRUPTED),
+    ("dart-gym doctor", Situation.CLOSED_PIPE),
+    ("dart-agent presets show", Situation.NO_TERMINAL),
+]
+"""One cell of most columns: those that take a few seconds."""
 
 
-def test_the_page_has_every_situation_and_no_traceback():
+def test_every_command_has_a_row():
+    found = every_command()
+    of_packages = {name for name, command in found.items() if command.callback.__module__.startswith("dart_gym_")}
+    rows = {row.name for row in ROWS}
+    assert rows - set(PACKAGED) == {name for name in found if " bench" not in name} - of_packages - set(PACKAGED)
+    assert set(PACKAGED) <= rows & found.keys()
+    assert len(ROWS) == len(rows) > 50
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_situation_of_a_row_is_run_or_has_a_reason(row: Row):
+    tried = {cell.situation for cell in cells_of(row)}
+    for situation in Situation:
+        of_links = all(situation in link.reasons for link in row.links) and situation in OF_SERVERS
+        assert situation in tried or row.reason(situation) or of_links, situation
+
+
+def test_the_page_has_every_command():
     text = PAGE.read_text(encoding="utf-8")
-    for case in cases():
-        assert f"## {case.situation[0].upper()}{case.situation[1:]}" in text
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(cases())
-    for row in rows:
-        assert "Traceback" not in row and "no end within" not in row and "and it made" not in row, row
+    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == [
+        row.name for row in ROWS if list(cells_of(row))
+    ]
+    assert "Traceback" not in text and "no end within" not in text and "unexpected " not in text
 
 
-def test_a_line_is_the_same_in_every_run():
-    assert steady("no server at 127.0.0.1:4711 after 3.25 s in /tmp/x", "/tmp/x") == (
-        "no server at 127.0.0.1:PORT after N s in DIR"
-    )
-    assert "| `a \\| b` | 1 | (none) |" in page([Case("x", "a", "{} | b")], lambda case: (1, "", []))
+ROW = Row("dart-x", "{config}", ("config",), reads=True, several=True)
+
+
+@pytest.mark.parametrize(
+    ("situation", "end", "fault"),
+    [
+        (Situation.NOTHING, End(1, "there is none", (), 1), ""),
+        (Situation.NOTHING, End(0, "all is well", (), 1), "status 0, not 1"),
+        (Situation.NOTHING, End(1, "there is none", ("place/runs",), 1), "it made place/runs"),
+        (Situation.NOTHING, End(1, "", (), 1), "it says nothing"),
+        (Situation.NOTHING, End(1, "Traceback (most recent call last)", (), 1), "Traceback"),
+        (Situation.DISK_FULL, End(1, "sorry", (), 1), "does not say that the disk is full"),
+        (Situation.HANGS, End(1, "late", (), 60), "a silent wait of 60 s"),
+        (Situation.HANGS, End(1, "waiting for it for 10 s now\nlate", (), 60), ""),
+        (Situation.INTERRUPTED, End(1, "stopped", (), 1), "status 1, not 130"),
+        (Situation.CLOSED_PIPE, End(0, "", (), 1), "status 0, not 1"),
+        (Situation.CLOSED_PIPE, End(1, "", (), 1), ""),
+        (Situation.NO_TERMINAL, End(0, "\x1b[1mred", (), 1), "in its output"),
+    ],
+)
+def test_rules(situation, end, fault):
+    found = broken(Cell(ROW, situation), end)
+    assert not found if not fault else any(fault in one for one in found), found
+
+
+def _cell(name: str, situation: Situation) -> Cell:
+    return next(cell for cell in every_cell() if cell.row.name == name and cell.situation is situation)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> World:
+    return World(tmp_path_factory.mktemp("failures") / "world")
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("situation", ["401", "nothing there", "closed pipe"])
-def test_a_part_of_the_table_is_as_it_says(situation):
-    case = next(one for one in cases() if one.situation == situation)
-    status, last, made = run(case)
-    assert made == []
-    assert status == (0 if situation == "closed pipe" else 1) or situation == "closed pipe"
-    assert last and "Traceback" not in last
+@pytest.mark.parametrize(("name", "situation"), QUICK, ids=lambda one: getattr(one, "value", one))
+def test_a_part_of_the_table(name, situation, world):
+    cell = _cell(name, situation)
+    end = run(cell, world)
+    assert not broken(cell, end), end
+
+
+def test_the_part_has_most_situations():
+    assert {situation for _, situation in QUICK} >= {*Situation} - {*OF_ITEMS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_table(row: Row, world):
+    faults = [f"{cell}: {fault}" for cell in cells_of(row) for fault in broken(cell, run(cell, world))]
+    assert not faults, faults

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.gym.gym_commands import JsonOption, finish, progress
+from benchmarks.gym.gym_commands import finish, progress
+from dart_gym.commands.json_output import JsonOption
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 GROUNDING_DATA = str(Path(__file__).parents[2] / "integrations" / "grounding_data")

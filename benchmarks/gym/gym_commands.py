@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.reporting.report import Report
+from dart_gym.commands.json_output import JsonOption, write_json
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
-
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")]
 
 
 @app.callback()
@@ -65,8 +63,7 @@ def difficulty(
         for name in ("random", "click", "replay"):
             counts = {row["task"]: (round(seeds * row[name]), seeds) for row in rows}
             typer.echo(f"{write_difficulty(difficulty, f'blind {name}', counts)}: blind {name}")
-    if json is not None:
-        json.write_text(dumps(rows, indent=1))
+    write_json(json, rows)
 
 
 def progress(stage: str) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.gym.gym_commands import JsonOption, finish, progress
+from benchmarks.gym.gym_commands import finish, progress
+from dart_gym.commands.json_output import JsonOption, write_json
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 
@@ -20,6 +21,7 @@ def bench() -> None:
 
 @app.command()
 def calibrate(
+    json: JsonOption = None,
     hours: Annotated[float, typer.Option(help="Simulated hours of every run, after the first.")] = 20.0,
 ) -> None:
     """How well the simulated coupled loop fits the paper's, by the two numbers that nobody published."""
@@ -28,6 +30,8 @@ def calibrate(
 
     with Runner(Length(hours=hours)) as runner:
         found = calibrate(runner, Setting())
+    rows = [{"tail": tail, "train_s_per_action": train_s, "misfit": value} for (tail, train_s), value in found.items()]
+    write_json(json, rows)
     for (tail, train_s), value in sorted(found.items(), key=lambda item: item[1]):
         print(f"misfit {value:.3f}  tail {tail:g}  train_s_per_action {train_s:g}")
 
@@ -66,6 +70,7 @@ def efficiency(
 
 @app.command()
 def growth(
+    json: JsonOption = None,
     hours: Annotated[float, typer.Option(help="Simulated hours of every run, after the ten minutes left out.")] = 0.1,
 ) -> None:
     """How throughput grows from 20 to 5,000 desktops and 1 to 64 engines, simulated (minutes)."""
@@ -74,7 +79,14 @@ def growth(
     from benchmarks.train.workload import Setting
 
     with Runner(Length(hours=hours, skip_hours=1 / 6, seeds=(0,))) as runner:
-        Console(width=160).print(bench.growth_table(growth(runner, Setting())))
+        found = growth(runner, Setting())
+    rows = [
+        {"desktops": desktops, "engines": engines, "steps_per_minute": one.steps, "step_s": one.step_s,
+         "env_utilisation": one.env_utilisation, "rollout_utilisation": one.rollout_utilisation}
+        for desktops, row in found.items() for engines, one in row.items()
+    ]  # fmt: skip
+    write_json(json, rows)
+    Console(width=160).print(bench.growth_table(found))
 
 
 @app.command()

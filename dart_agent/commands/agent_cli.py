@@ -38,6 +38,7 @@ from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.json_output import JsonOption
 from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
@@ -142,7 +143,7 @@ def evaluate_command(
     out: Annotated[
         Path | None, typer.Option(help="Record every episode here; the same command again goes on where it stopped.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")] = None,
+    output: JsonOption = None,
     difficulty: Annotated[
         str | None, typer.Option(help="Also keep the pass rates, by policy, with this suite or in this file.")
     ] = None,

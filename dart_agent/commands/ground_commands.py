@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ from dart_agent.grounding.screenspot import GroundingItem, read_screenspot
 from dart_agent.grounding.text_grounder import EngineGrounder
 from dart_agent.grounding.verifier import VerifiedGrounder, Verifier
 from dart_agent.policies.policy_factory import open_engine
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.shown_text import printable
@@ -86,11 +86,12 @@ def evaluate_command(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     text: Annotated[bool, typer.Option("--text", help="Ask for coordinates in text instead of the head.")] = False,
     engine_url: Annotated[str | None, typer.Option(help="With --text: a running engine.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, help="With --text: seconds for one answer.")] = None,
     relative: Annotated[int | None, typer.Option(help="With --text: size of the model's coordinates.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Candidates for each item.")] = 1,
     verifier: Annotated[Path | None, typer.Option(help="Model directory that judges candidates.")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Most candidates that are judged.")] = 20,
-    output: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
+    json_file: JsonOption = None,
     picture: Annotated[Path | None, typer.Option(help="Also show hits and misses in this HTML file.")] = None,
 ) -> None:
     """Accuracy by application, platform, kind and size, with 95 % intervals."""
@@ -100,7 +101,7 @@ def evaluate_command(
         async with contextlib.AsyncExitStack() as stack:
 
             def opened(directory: Path, url: str | None) -> ModelEngine:
-                engine = open_engine(directory, url)
+                engine = open_engine(directory, url, timeout)
                 stack.push_async_callback(engine.close)
                 return engine
 
@@ -118,12 +119,11 @@ def evaluate_command(
 
     answers = asyncio.run(ask())
     found = accuracies(answers)
+    write_json(json_file, list(map(asdict, found)))
     table = Table("", "", "items", "accuracy", "95 %", f"any of {k}", box=None)
     for row in found:
         table.add_row(*row.cells)
     console.print(table)
-    if output is not None:
-        output.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
     if picture is not None:
         picture.write_text(hits_page(f"{model.name} on {path.name}", answers), encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from dart_agent.viewer.recorded_episodes import RecordedEpisodes, render_page
 from dart_gym.cluster.server.page_server import PageServer, serve_page
 from dart_gym.cluster.server.server_settings import token_of
 from dart_gym.cluster.server.watch_proxy import cluster_routes
+from dart_gym.commands.json_output import JsonOption, write_json
 
 console = Console()
 
@@ -31,10 +33,12 @@ def compare_command(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where pacing, steps, screens or evaluators differ.")
     ] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """Say whether policy B is better than policy A: a paired test over the tasks that both played."""
     differ = check_comparable(a, b, anyway=anyway)
     comparison = compare(read_outcomes(a), read_outcomes(b))
+    write_json(json_file, {**asdict(comparison), "verdict": comparison.verdict, "differs": differ})
     names = [str(read_manifest(path).get("policy", path.name)) for path in (a, b)]
     if names[0] == names[1]:
         names = [a.name, b.name] if a.name != b.name else ["A", "B"]

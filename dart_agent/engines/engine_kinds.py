@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.engines.base.engine import ModelEngine
-from dart_agent.engines.base.engine_kind import Connection, EngineKind
+from dart_agent.engines.base.engine_kind import REQUEST_TIMEOUT_S, Connection, EngineKind
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.plugins import Registry
 
@@ -47,10 +47,13 @@ def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
     )
 
 
-def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> ModelEngine:
+def connect_engine(
+    url: str, model_dir: str | Path, *, version: int = 0, request_timeout_s: float = REQUEST_TIMEOUT_S
+) -> ModelEngine:
     """Return the client of a remote engine; it connects at the first call.
 
     Raises:
         ConfigurationError: if no engine has this scheme.
     """
-    return kind_of_url(url).connect(Connection(url, model_dir, version=version))
+    connection = Connection(url, model_dir, version=version, request_timeout_s=request_timeout_s)
+    return kind_of_url(url).connect(connection)

@@ -166,7 +166,11 @@ def published_page(root: Path) -> str:
         RecordError: it is no evaluation.
     """
     found = conditions(root)
-    preset = get_preset(found.get("preset") or "")
+    if not found.get("preset"):
+        raise ConfigurationError(
+            f"{root} was played without a preset, so that no published number belongs to it: dart-agent eval --preset"
+        )
+    preset = get_preset(found["preset"])
     if not preset.published:
         raise ConfigurationError(f"the preset {preset.name} knows no published number: add it to its file")
     ours = total_score([score_task("all", [read_episode(path) for path in find_episodes(root)])])

@@ -197,12 +197,13 @@ def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
     return make, OpenAICompatibleEngine(options.engine_url, options.model, tokens)
 
 
-def open_engine(model: str | Path, url: str | None) -> ModelEngine:
+def open_engine(model: str | Path, url: str | None, request_timeout_s: float | None = None) -> ModelEngine:
     """The engine at a URL, or one that loads a model directory here."""
     if url is not None:
+        from dart_agent.engines.base.engine_kind import REQUEST_TIMEOUT_S
         from dart_agent.engines.engine_kinds import connect_engine
 
-        return connect_engine(url, model)
+        return connect_engine(url, model, request_timeout_s=request_timeout_s or REQUEST_TIMEOUT_S)
     from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 
     return TransformersEngine(Path(model))

@@ -21,11 +21,11 @@ from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.gym_init import init
-from dart_gym.commands.json_output import JsonOption
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
-from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.core.errors import ClusterError, ConfigurationError, MissingDependencyError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.providers.provider import Provider, opened
@@ -189,13 +189,24 @@ def token(
 def status(
     url: Annotated[str, typer.Option(help="Address of the cluster.")] = "ws://127.0.0.1:8765",
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 15.0,
+    json_file: JsonOption = None,
 ) -> None:
     """Show what each desktop of a running cluster does."""
     from dart_gym.cluster.client.cluster_client import ClusterClient
     from dart_gym.cluster.client.cluster_servers import ClientSettings
 
     client = ClusterClient(url, token_of(token_env), ClientSettings(reconnect_s=0.0))
-    found = asyncio.run(client.status())
+
+    async def ask() -> dict[str, Any]:
+        async with asyncio.timeout(timeout):
+            return await client.status()
+
+    try:
+        found = asyncio.run(ask())
+    except TimeoutError:
+        raise ClusterError(f"{url} did not answer within {timeout:g} s (--timeout): is it a cluster?") from None
+    write_json(json_file, found)
     for desktop in found["desktops"]:
         busy = sum(desktop["busy_s"].values())
         print(
@@ -250,5 +261,10 @@ def doctor(
     raise typer.Exit(examine(task_set=task_set, asked=parts or (), json_file=json_file))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command; an error is one line, not a traceback."""
     app()
+
+
+if __name__ == "__main__":
+    main()

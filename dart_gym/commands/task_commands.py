@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from dart_gym.tasks.requirements.skip_reasons import machine_has, skip_reasons
 from dart_gym.tasks.requirements.solved_coverage import coverage as solved_rows
 from dart_gym.tasks.requirements.solved_coverage import table, write_table
 from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
-from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.setup.download_cache import DOWNLOAD_TIMEOUT_S, DownloadCache
 
 app = typer.Typer(help="List tasks, look at them, check whether they run here, fetch their files, write new ones.")
 
@@ -48,23 +49,30 @@ def list_tasks(
     certified: Annotated[
         bool, typer.Option("--certified", help="Only those that a badge certifies as they are now (dart-gym certify).")
     ] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """Print the ids of tasks, one a line; of a directory also domain and instruction."""
     if suite is None or not Path(suite).is_dir():
+        rows: list[dict[str, str]] = []
         for name in registry.suites() if suite is None and not certified else [suite]:
             try:
-                found = _certified_ids(suite) if certified else registry.task_ids(name)
+                found = list(_certified_ids(suite) if certified else registry.task_ids(name))
+                rows += [{"id": task_id} for task_id in found]
                 sys.stdout.writelines(f"{task_id}\n" for task_id in found)
             except ConfigurationError as error:
                 if suite is not None:
                     raise
                 print(f"{name}: {error}", file=sys.stderr)  # the others go on
+        write_json(json_file, rows)
         return
     badge = read_badge(suite) if certified else None
-    for path, task in registry.read_suite(Path(suite)).items():
-        if badge is not None and not is_certified(badge, task):
-            continue
-        print(f"{path.parent.name}/{task.raw['id']}\t{' '.join(task.instruction.split())}")
+    listed = [
+        (f"{path.parent.name}/{task.raw['id']}", " ".join(task.instruction.split()))
+        for path, task in registry.read_suite(Path(suite)).items()
+        if badge is None or is_certified(badge, task)
+    ]
+    write_json(json_file, [{"id": name, "instruction": instruction} for name, instruction in listed])
+    sys.stdout.writelines(f"{name}\t{instruction}\n" for name, instruction in listed)
 
 
 @app.command()
@@ -116,6 +124,7 @@ def coverage(
         list[str] | None, typer.Option(help="Also tasks of this suite or directory, where solved; repeatable.")
     ] = None,
     write: Annotated[Path | None, typer.Option(help="Put the table into this page, between its marks.")] = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Print which metrics, getters and postconfig steps of tasks are in a task whose solution is known.
 
@@ -126,7 +135,9 @@ def coverage(
     for name in pairs or []:
         more = registry.read_suite(Path(name)).values() if Path(name).is_dir() else _tasks_of(name)
         named |= {task.id.rpartition(":")[2]: task for task in more}
-    text = table(solved_rows(tasks.values(), named))
+    rows = solved_rows(tasks.values(), named)
+    write_json(json_file, list(map(asdict, rows)))
+    text = table(rows)
     if write is not None:
         write_table(write, text)
     print(text)
@@ -141,6 +152,8 @@ def mirror(
         typer.Option("--from", help="A copy of the hub's data set, or a cache directory of OSWorld, to import from."),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Import only, download nothing.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one file.")] = DOWNLOAD_TIMEOUT_S,
+    json_file: JsonOption = None,
 ) -> None:
     """Fetch all files that the tasks need, so that they run offline from the cache. May be repeated."""
     if source is not None and not source.is_dir():
@@ -155,7 +168,8 @@ def mirror(
         if outcome != "present":
             print(f"[{seen}/{total}] {url}: {outcome}", file=sys.stderr)
 
-    done = asyncio.run(fill(tasks, target, source, report))
+    done = asyncio.run(fill(tasks, target, source, report, timeout))
+    write_json(json_file, asdict(done))
     print(
         f"{total} files: {len(done.present)} present, {len(done.imported)} imported, "
         f"{len(done.downloaded)} downloaded, {len(done.failed)} missing; cache {target.directory}"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.bar import Bar
 from rich.columns import Columns
 from rich.console import Console, RenderableType
@@ -19,21 +16,20 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from dart_agent.episodes.trajectory import Trajectory
-from dart_agent.formats import get_format
-from dart_agent.models.image_patches import VisionSpec
-from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.utils.shown_text import printable
 from dart_train.commands.options import on_run
 from dart_train.core.data_states import Provenance
-from dart_train.core.train_errors import DataError
-from dart_train.data.insight.status import Held, Status
-from dart_train.data.maintenance.integrity_check import HARMLESS, CheckReport, check_run, unopened
-from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
-from dart_train.data.maintenance.retention import Collection, collect
-from dart_train.rollout.play.written_down import Writer
+from dart_train.core.train_errors import DatabaseGoneError, DatabaseRefusedError, DataError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the database's packages are imported by the commands, so that `--help` is there without them
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dart_agent.episodes.trajectory import Trajectory
+    from dart_train.data.insight.status import Held, Status
+    from dart_train.data.maintenance.integrity_check import CheckReport
+    from dart_train.data.maintenance.retention import Collection
     from dart_train.modules.module_context import ModuleContext
 
 FINDINGS_SHOWN = 30
@@ -51,17 +47,20 @@ def register(app: typer.Typer) -> None:
 @on_run(reads=True)
 def status(
     context: ModuleContext,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
     with context.open_data() as data:
         now = data.status()
-    if as_json:
-        shown = {"census": now.census.parts(), "newest_version": now.newest_version, "diagnosis": now.diagnosis}
-        shown["serving"] = {name: life.version for life in now.versions for name in life.replicas}
-        typer.echo(json.dumps({**shown, **now.figures}))
-    else:
-        show_status(now, Console())
+    shown: dict[str, Any] = {
+        "census": now.census.parts(),
+        "newest_version": now.newest_version,
+        "diagnosis": now.diagnosis,
+    }
+    shown["serving"] = {name: life.version for life in now.versions for name in life.replicas}
+    shown["tasks"], shown["pool"] = (list(map(dataclasses.asdict, one)) for one in (now.tasks, now.pool))
+    write_json(json_file, {**shown, "dropped_groups": dict(now.dropped_groups), **now.figures})
+    show_status(now, Console())
 
 
 def show_status(now: Status, console: Console) -> None:
@@ -176,10 +175,14 @@ def _pool(now: Status) -> Table:
 def gc(
     context: ModuleContext,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """Clear away what crashes left and what `data.retention` gives up."""
+    from dart_train.data.maintenance.retention import collect
+
     with context.open_data() as data:
         result = collect(data, context.config.data.retention, dry_run=dry_run)
+    write_json(json_file, {**dataclasses.asdict(result), "dry_run": dry_run})
     show_collection(result, Console(), dry_run=dry_run)
 
 
@@ -210,13 +213,19 @@ def check(
     context: ModuleContext,
     quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
+    json_file: JsonOption = None,
 ) -> None:
     """See whether database and files are whole and agree; exit status 3 if they do not."""
+    from dart_train.data.maintenance.integrity_check import check_run, unopened
+
     try:
         with context.open_data() as data:
             report = check_run(data, pixels=not quick, repair=repair)
+    except (DatabaseGoneError, DatabaseRefusedError):
+        raise  # nothing was looked at
     except DataError as error:
         report = unopened(error, str(context.run.root))
+    write_json(json_file, {**dataclasses.asdict(report), "whole": report.whole})
     show_findings(report, Console())
     if not report.whole and not repair:
         raise typer.Exit(DAMAGED)
@@ -224,6 +233,8 @@ def check(
 
 def show_findings(report: CheckReport, console: Console) -> None:
     """Print what a check found."""
+    from dart_train.data.maintenance.integrity_check import HARMLESS
+
     if report.findings:
         table = Table(title="findings", title_justify="left")
         for title in ("problem", "where", "detail"):
@@ -239,7 +250,10 @@ def show_findings(report: CheckReport, console: Console) -> None:
     count = len(report.findings)
     verdict = "whole" if report.whole else f"{count} finding{'s' if count != 1 else ''}"
     mended = f", {report.repaired} repaired" if report.repaired else ""
-    console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
+    step = "" if report.whole or report.repaired else "; --repair gives up what is damaged"
+    console.print(
+        f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}{step}"
+    )
 
 
 def _written_down(
@@ -250,6 +264,11 @@ def _written_down(
     Raises:
         InvalidTrajectoryError: if that is not possible.
     """
+    from dart_agent.formats import get_format
+    from dart_agent.models.image_patches import VisionSpec
+    from dart_agent.models.model_tokens import ModelTokens
+    from dart_train.rollout.play.written_down import Writer
+
     if any(step.response_ids for step in trajectory.steps):
         return trajectory, images
     model, agent = context.run.checkpoint(0), context.config.agent
@@ -269,8 +288,12 @@ def pool(
         str | None, typer.Option(help="text with which the hint begins in the instruction of hinted ones")
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help="only of this task; may be repeated")] = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Show what the experience pool holds, after importing the successes of another run into it."""
+    from dart_agent.models.model_tokens import ModelTokens
+    from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
+
     console = Console()
     with context.open_data() as data:
         fill_pool(data)
@@ -291,4 +314,5 @@ def pool(
             for problem in problems:
                 console.print(Text(printable(problem), "yellow"))
         now = data.status()
+    write_json(json_file, list(map(dataclasses.asdict, now.pool)))
     console.print(_pool(now) if now.pool else Text("the pool is empty", "dim"))

@@ -15,10 +15,8 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from dart_train.commands import data_care_commands
-from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, module_context, on_run
+from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, module_context, on_run
 from dart_train.config.run_config import ConfigError
-from dart_train.data.store.schema import REVISION
-from dart_train.data.store.sql_store import Store
 
 if TYPE_CHECKING:
     from dart_train.modules.module_context import ModuleContext
@@ -67,8 +65,12 @@ def init(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    timeout: Timeout = None,
 ) -> None:
     """Make the tables in an empty database, or bring an older schema up to date."""
+    from dart_train.data.store.schema import REVISION
+    from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S, Store
+
     if config is None:
         url = url or os.environ.get(URL_VARIABLE)
     elif url is None:
@@ -78,7 +80,7 @@ def init(
         raise ConfigError("name a configuration or --url, not both")
     if not url:
         raise ConfigError(f"which database? name a configuration, --url, or set the variable {URL_VARIABLE}")
-    store = Store(url, upgrade=True)
+    store = Store(url, upgrade=True, unavailable_timeout_s=timeout or UNAVAILABLE_TIMEOUT_S)
     say(f"{store.where} has schema version {REVISION}")
     store.close()
 
@@ -95,7 +97,7 @@ def export_(context: ModuleContext, file: FileArgument) -> None:
 
 
 @app.command("import")
-@on_run()
+@on_run(waits=True)
 def import_(context: ModuleContext, file: FileArgument) -> None:
     """Read such an archive into a run that has no rows yet; its name and its database may be others."""
     from dart_train.data.maintenance.transfer import import_run

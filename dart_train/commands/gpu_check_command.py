@@ -1,6 +1,5 @@
 """`dart-train check-gpu`: whether this machine's GPUs compute what a run needs, and how fast."""
 
-import json as json_format
 import tempfile
 import time
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.core.suggestions import suggest
 from dart_train.core.train_errors import TrainingError
 
@@ -26,7 +26,7 @@ def check_gpu(
     scratch: Annotated[
         Path | None, typer.Option(help="directory on the disk that runs use; a temporary one if not given")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="also write the results as JSON")] = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Check this machine's GPUs with the code of a run, in about ten minutes and without a configuration.
 
@@ -66,8 +66,7 @@ def check_gpu(
     console.print(outcome_table(outcomes))
     ready, sentence = verdict(outcomes)
     console.print(f"\n{sentence}", style="green" if ready else "bold red", highlight=False)
-    if json is not None:
-        json.write_text(json_format.dumps(as_values(outcomes, time.monotonic() - started), indent=2) + "\n")
+    write_json(json_file, as_values(outcomes, time.monotonic() - started))
     if not ready:
         raise typer.Exit(1)
 

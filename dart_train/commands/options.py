@@ -28,6 +28,9 @@ Ray = Annotated[
     typer.Option("--ray", metavar="ADDRESS", help="on the nodes of a Ray cluster: auto, or HOST:PORT of its head"),
 ]
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
+Timeout = Annotated[
+    float | None, typer.Option(min=0.1, help="seconds to wait for a database that does not answer; 15 if not given")
+]
 Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 
 EngineGPUs = Annotated[
@@ -50,6 +53,7 @@ def module_context(
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     url: Url = None,
+    timeout: Timeout = None,
     reads: bool = False,
 ) -> Iterator[ModuleContext]:
     """Yield what a module needs, and explain errors of the file system in the block.
@@ -74,7 +78,10 @@ def module_context(
             run = open_run(loaded, root.parent)
         if url is not None:
             loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
-        yield ModuleContext(loaded, run)
+        context = ModuleContext(loaded, run)
+        if timeout is not None:
+            context.patience_s = timeout
+        yield context
 
 
 def run_root(config: Path, loaded: RunConfig, runs_dir: Path, *, named: bool = False) -> tuple[Path, bool]:
@@ -99,14 +106,19 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
     return run
 
 
-def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def on_run(
+    *, url: bool = False, reads: bool = False, waits: bool | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's.
 
-    A command that only `reads` creates no run.
+    A command that only `reads` creates no run. One that `waits`, by default one that reads, has `--timeout`; how long
+    the others wait for the database is in the configuration.
     """
+    left_out = {"reads", *(() if url else ("url",)), *(() if waits or (waits is None and reads) else ("timeout",))}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        shared, own = _parameters(module_context)[: 5 if url else 4], _parameters(command)[1:]
+        shared = [option for option in _parameters(module_context) if option.name not in left_out]
+        own = _parameters(command)[1:]
 
         def wrapper(**given: Any) -> None:
             options = {option.name: given.pop(option.name) for option in shared}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_train.core.train_errors import TrainingError
 
 
@@ -25,7 +26,8 @@ def parity(
     screen: Annotated[str, typer.Option(metavar="WxH", help="size of the screenshots")] = "1280x720",
     steps: Annotated[int, typer.Option(min=2, help="of each of the two rollouts")] = 5,
     temperature: Annotated[float, typer.Option(min=0.01, help="that the engine samples at")] = 1.0,
-    json: Annotated[Path | None, typer.Option(help="also write the largest gaps as parity.<family>.<pair>")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one response of the engine")] = 120.0,
+    json_file: JsonOption = None,
 ) -> None:
     """Compare log-probabilities of one conversation: the model's own forward pass, the trainer's ways, the engine."""
     from dart_train.parity import check_model
@@ -34,11 +36,10 @@ def parity(
 
     compared = check_model.compare(
         model, engine=engine, engine_options=_options(engine_options), device=device, engine_dtype=engine_dtype,
-        shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
+        timeout_s=timeout, shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
     )  # fmt: skip
     Console().print(gap_table(compared.gaps, check_model.spelling(compared, model)))
-    if json is not None:
-        check_model.written(compared, json)
+    write_json(json_file, compared.keys)
     bad = [item.pair for item in compared.gaps if not item.agrees]
     if bad:
         raise TrainingError(

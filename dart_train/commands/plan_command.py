@@ -1,13 +1,12 @@
 """`dart-train plan`: whether a run fits, what it takes, and who waits for whom."""
 
-import json as json_format
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from dart_gym.commands.json_output import JsonOption, write_json
 from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Overrides, load
 from dart_train.config.run_config import ConfigError
 
@@ -25,7 +24,7 @@ def plan(
     response: Annotated[int, typer.Option(min=1, help="tokens of a response")] = 110,
     screen: Annotated[str, typer.Option(metavar="WxH", help="size of screenshots")] = "1920x1080",
     step_seconds: Annotated[float, typer.Option(min=0.01, help="of a step: desktop and model")] = 6.0,
-    json: Annotated[Path | None, typer.Option(help="also write the plan as JSON")] = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Check CONFIG and work out its memory, disk and time, without loading a model; status 1 where it cannot run."""
     from dart_train.core.device_peaks import peak_flops
@@ -67,8 +66,7 @@ def plan(
     assumed = Assumed(steps, min(response, loaded.rollout.sampling.max_tokens), tokens, step_seconds)
     found = work_out(loaded, size, replace(machine, mfu=mfu), assumed)
     Console().print(shown(found, replace(machine, mfu=mfu), assumed))
-    if json is not None:
-        json.write_text(json_format.dumps(as_values(found), indent=1))
+    write_json(json_file, as_values(found))
     refuse(problem for problem in checked.problems if problem not in found.refusals)
     if found.refusals or (found.room is not None and found.rank.peak > found.room):
         raise typer.Exit(1)

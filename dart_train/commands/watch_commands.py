@@ -9,19 +9,20 @@ from dart_train.commands.options import DEFAULT_RUNS_DIR, Ray, RunsDir
 from dart_train.run import run_status
 
 app = typer.Typer()
+Timeout = Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")]
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run")]
 
 
 @app.command()
-def status(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None) -> None:
+def status(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
     """Say what goes on in a run: its phase, its modules and their nodes, and what waits for one."""
-    _say(name, runs_dir, ray, "status")
+    _say(name, runs_dir, ray, timeout, "status")
 
 
 @app.command()
-def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None) -> None:
+def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
     """End a run in order; the command that began it goes on with it."""
-    _say(name, runs_dir, ray, "stop")
+    _say(name, runs_dir, ray, timeout, "stop")
 
 
 @app.command()
@@ -31,15 +32,16 @@ def logs(
     lines: Annotated[int, typer.Option(help="how many of its last lines")] = 40,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     ray: Ray = None,
+    timeout: Timeout = 15.0,
 ) -> None:
     """Print the end of a module's log."""
-    _say(name, runs_dir, ray, "logs", module=module, lines=lines)
+    _say(name, runs_dir, ray, timeout, "logs", module=module, lines=lines)
 
 
-def _say(name: str, runs_dir: Path, ray: str | None, what: str, **arguments: Any) -> None:
+def _say(name: str, runs_dir: Path, ray: str | None, timeout_s: float, what: str, **arguments: Any) -> None:
     if ray is None:
         typer.echo(run_status.RunWindow(str(runs_dir / name)).ask(what, arguments))
         return
     from dart_train.nodes.ray_cluster import ask_window
 
-    typer.echo(ask_window(ray, name, what, arguments))
+    typer.echo(ask_window(ray, name, what, arguments, timeout_s))

@@ -60,13 +60,14 @@ class ModuleContext:
     config: RunConfig
     run: RunDirectory
     stop: threading.Event = field(default_factory=threading.Event)
+    patience_s: float = UNAVAILABLE_TIMEOUT_S
 
     def __post_init__(self) -> None:
         self.config = expand_tasks(self.config)
 
-    def open_data(self, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S) -> DataManager:
-        """The run's data manager; its calls wait so long for a database that is away."""
-        return open_data(self.config, self.run, unavailable_timeout_s)
+    def open_data(self, unavailable_timeout_s: float | None = None) -> DataManager:
+        """The run's data manager; its calls wait so long for a database that is away, `patience_s` by default."""
+        return open_data(self.config, self.run, unavailable_timeout_s or self.patience_s)
 
     def database_url(self) -> str:
         """URL of the run's database."""

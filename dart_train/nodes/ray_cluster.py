@@ -1,6 +1,7 @@
 """A Ray cluster as a run uses it: connecting to it, and actors that run the run's programs."""
 
 import logging
+import os
 import secrets
 import socket
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.engines.base.engine_kind import EngineKind, Launch
+from dart_gym.utils.waits import waiting_for
 from dart_train.core.train_errors import DartTrainError
 from dart_train.nodes.program_host import ProgramHost, RunOnNodes
 from dart_train.nodes.remote_program import RemoteProgram
@@ -20,6 +22,9 @@ log = logging.getLogger(__name__)
 NAMESPACE = "dart-train"
 CONNECT_S = 5.0
 ANSWER_S = 15.0
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+SETTINGS = 4
+"""The first frame that a server of gRPC sends, by its fourth byte."""
 
 
 class ClusterUnreachable(DartTrainError):
@@ -28,11 +33,12 @@ class ClusterUnreachable(DartTrainError):
     hopeless = True
 
 
-def connect(address: str) -> str:
+def connect(address: str, timeout_s: float = CONNECT_S) -> str:
     """Connect this process to a Ray cluster of which this machine is a node; returns the cluster's address.
 
     Args:
         address: "auto", or host:port of the head node.
+        timeout_s: how long to wait for its first answer.
 
     Raises:
         ClusterUnreachable: that is not so.
@@ -44,10 +50,11 @@ def connect(address: str) -> str:
     if "://" in address:
         raise ClusterUnreachable(f"--ray {address}: give auto, or HOST:PORT of the head node, on a node of the cluster")
     if address != "auto":
-        _answers(address)
+        _answers(address, timeout_s)
     try:
         # a signal is the launcher's to handle, and what actors print has logs of its own
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        with waiting_for(f"the Ray cluster at {address}"):
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         text = " ".join(str(error).split())
         if "ersion mismatch" in text:
@@ -59,14 +66,30 @@ def connect(address: str) -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-def _answers(address: str) -> None:
+def _answers(address: str, timeout_s: float) -> None:
+    """See that Ray's head node listens there: Ray itself waits for minutes for what takes connections and is silent."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        with (
+            waiting_for(f"the Ray cluster at {address}", timeout_s),
+            socket.create_connection((host, int(port)), timeout_s) as connection,
+        ):
+            if os.environ.get("RAY_USE_TLS") != "1":
+                connection.sendall(PREFACE)
+                _see_settings(connection.recv(9))
+    except TimeoutError as error:
+        raise ClusterUnreachable(
+            f"{address!r} did not answer within {timeout_s:g} s: is `ray start --head` running there?"
+        ) from error
     except (OSError, ValueError) as error:
         raise ClusterUnreachable(
             f"nobody answers at {address!r} ({error}): is `ray start --head` running there, and its port (6379) open?"
         ) from error
+
+
+def _see_settings(frame: bytes) -> None:
+    if frame[3:4] != bytes((SETTINGS,)):
+        raise ValueError("it answers, and is no Ray cluster" if frame else "it closed the connection")
 
 
 def gpus() -> int:
@@ -111,20 +134,23 @@ def open_window(run: str, root: str) -> Any:
     return ray.remote(RunWindow).options(**options).remote(root)
 
 
-def ask_window(address: str, run: str, what: str, arguments: dict[str, Any]) -> str:
+def ask_window(address: str, run: str, what: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S) -> str:
     """Ask a run on a cluster, from any of its nodes; see `RunWindow.ask`.
 
     Raises:
         ClusterUnreachable: no run of this name goes on there.
         RunDirectoryError: as it says.
     """
-    connect(address)
+    connect(address, timeout_s)
     import ray
 
     try:
-        return str(ray.get(ray.get_actor(f"{run}/window").ask.remote(what, arguments), timeout=ANSWER_S))
+        with waiting_for(f"the run {run} on the Ray cluster", timeout_s):
+            return str(ray.get(ray.get_actor(f"{run}/window").ask.remote(what, arguments), timeout=timeout_s))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
+    except ray.exceptions.GetTimeoutError as error:
+        raise ClusterUnreachable(f"the run {run!r} did not answer within {timeout_s:g} s: ask again") from error
     except (ValueError, ray.exceptions.RayError) as error:
         known = [name.removesuffix("/window") for name in ray.util.list_named_actors() if name.endswith("/window")]
         raise ClusterUnreachable(

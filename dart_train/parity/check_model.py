@@ -1,7 +1,6 @@
 """The whole comparison for one model and one engine."""
 
 import asyncio
-import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine_kind import REQUEST_TIMEOUT_S
 from dart_agent.engines.engine_kinds import connect_engine
 from dart_agent.models.families.family_table import family_in, model_config
 from dart_agent.models.model_tokens import ModelTokens
@@ -43,7 +43,7 @@ class Compared:
 def compare(
     model_dir: str | Path, *, engine: str = "transformers", engine_options: dict[str, Any] | None = None,
     device: str = "cpu", engine_dtype: str | None = None, shape: Shape = Shape(),
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16), timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Compared:  # fmt: skip
     """Sample a conversation and compute its log-probabilities in every way.
 
@@ -57,6 +57,7 @@ def compare(
             started with, from which follows how large a gap rounding explains.
         shape: of the conversation.
         dtypes: of the trainer's ways.
+        timeout_s: most seconds for one response of a server.
 
     Raises:
         ConfigurationError: the model is of no known family, or cannot be trained.
@@ -69,7 +70,7 @@ def compare(
     if device == "cuda" and not torch.cuda.is_available():
         raise TrainingError("torch finds no CUDA device: leave --device out, or install a torch built for CUDA")
     computes_in = engine_dtype or ("float32" if engine == "transformers" else "bfloat16")
-    recorded = asyncio.run(_record(model_dir, engine, engine_options, device, computes_in, shape))
+    recorded = asyncio.run(_record(model_dir, engine, engine_options, device, computes_in, shape, timeout_s))
     half = computes_in != "float32"
     sampled = Way(
         "engine", torch.bfloat16 if half else torch.float32, [list(item.logprobs) for item in recorded.samples]
@@ -88,11 +89,6 @@ def compare(
     return Compared(family, gaps, recorded)
 
 
-def written(compared: Compared, path: Path) -> None:
-    """Write the keys as JSON."""
-    path.write_text(json.dumps(compared.keys, indent=2) + "\n")
-
-
 def spelling(compared: Compared, model_dir: str | Path) -> Any:
     """A function of step and place that gives the token's text."""
     tokens = ModelTokens.load(model_dir)
@@ -100,19 +96,21 @@ def spelling(compared: Compared, model_dir: str | Path) -> Any:
 
 
 async def _record(
-    model_dir: str | Path, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape
-) -> Recorded:
-    async with open_engine(str(model_dir), engine, options, device, dtype, shape) as opened:
+    model_dir: str | Path, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape,
+    timeout_s: float,
+) -> Recorded:  # fmt: skip
+    async with open_engine(str(model_dir), engine, options, device, dtype, shape, timeout_s) as opened:
         return await record(opened, model_dir, shape)
 
 
 @asynccontextmanager
 async def open_engine(
-    model_dir: str, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape
-) -> AsyncIterator[Engine]:
+    model_dir: str, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> AsyncIterator[Engine]:  # fmt: skip
     """Open an engine that serves a model, by kind or address, and close it at the end; see `compare`."""
     if "://" in engine:
-        client = connect_engine(engine, model_dir)
+        client = connect_engine(engine, model_dir, request_timeout_s=timeout_s)
         try:
             yield client
         finally:

@@ -80,7 +80,10 @@ def test_the_wheel_has_the_files_of_the_packages_and_nothing_else():
     assert wheel.stat().st_size < LIGHT
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     listed = subprocess.run(
-        ["git", "ls-files", "dart_gym", "dart_agent", "dart_train"], capture_output=True, text=True, cwd=ROOT
+        ["git", "ls-files", "dart_gym", "dart_agent", "dart_train", "dart_programs.py"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert packed == set(listed.stdout.split()) and packed
     inside = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}

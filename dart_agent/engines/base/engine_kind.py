@@ -22,6 +22,9 @@ def gpu_environment(gpus: Iterable[int]) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
 
 
+REQUEST_TIMEOUT_S = 120.0
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """What a client is made of.
@@ -38,7 +41,7 @@ class Connection:
     model_dir: str | Path
     name: str = ""
     version: int = 0
-    request_timeout_s: float = 120.0
+    request_timeout_s: float = REQUEST_TIMEOUT_S
     update_timeout_s: float = 600.0
     pause: Literal["keep", "abort"] = "keep"
     loading: Any = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
 from dart_gym.utils.durable_files import only_maker
+from dart_gym.utils.waits import waiting_for
 
 VERSION = "0.32.0"
 VARIABLE = "DART_VLLM"
@@ -67,13 +68,14 @@ def _make(root: Path) -> None:
     if uv:  # knows which build of torch the driver takes
         _run([uv, "pip", "install", "--quiet", "--python", python, "--torch-backend", "auto", f"vllm=={VERSION}"])
     else:
-        _run([python, "-m", "pip", "install", "--disable-pip-version-check", "-q", f"vllm=={VERSION}"])
+        _run([python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-q", f"vllm=={VERSION}"])
     if trouble := problem(root):
         raise MissingDependencyError(f"vLLM was installed and is not right: {trouble}")
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    with waiting_for(" ".join(command[1:5])):
+        done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())[-600:]
         raise MissingDependencyError(f"{command[0]} failed: {words}; next step: mend that and run {COMMAND} again")

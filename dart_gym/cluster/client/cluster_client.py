@@ -31,6 +31,7 @@ from dart_gym.core.tls_advice import tls_advice
 from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.session import DEFAULT_DEADLINE_S
 from dart_gym.utils.backoff import Pauses
+from dart_gym.utils.waits import waiting_for
 
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
@@ -318,6 +319,10 @@ class ClientSession:
 
     async def _connect(self) -> ClientConnection:
         """Connect, going on with a session, else on the best server. Raises `ClusterError`, also SESSION_LOST."""
+        with waiting_for(f"the cluster at {self.server_url}", self._servers.settings.reconnect_s):
+            return await self._insist()
+
+    async def _insist(self) -> ClientConnection:
         deadline = time.monotonic() + self._servers.settings.reconnect_s
         pauses = Pauses(deadline, FIRST_RETRY_S, LAST_RETRY_S)
         while True:

@@ -56,12 +56,12 @@ def find_local_token(address: Address) -> str | None:
     if address.is_unix or not address.is_local:
         return None
     try:
-        path = _file(address.port)
+        path = _file(address.port, make=False)
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="ascii") as file:
             return file.read(200)
     except (OSError, ValueError, DesktopError):
         return None
 
 
-def _file(port: int) -> Path:
-    return runtime_dir() / "tokens" / str(port)
+def _file(port: int, *, make: bool = True) -> Path:
+    return runtime_dir(make=make) / "tokens" / str(port)

@@ -42,13 +42,14 @@ _END_S = 5.0
 _counter = itertools.count(1)
 
 
-def runtime_dir() -> Path:
-    """The directory of this user's desktops on this machine; created, private to the user."""
+def runtime_dir(*, make: bool = True) -> Path:
+    """The directory of this user's desktops on this machine; created, private to the user, unless `make` is false."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     if len(base) > 60 or not os.access(base, os.W_OK):
         base = "/tmp"  # paths of Unix sockets must stay below 108 bytes
     path = Path(base) / f"dart-gym-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    if make:
+        path.mkdir(mode=0o700, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise DesktopError(f"{path} belongs to another user; remove it or set XDG_RUNTIME_DIR to a directory of yours")
     return path

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.utils.durable_files import only_maker
+from dart_gym.utils.waits import waiting_for
 
 PACKAGE, VERSION = "desktop-env", "1.0.2"
 EVALUATOR = f"{PACKAGE}/{VERSION}"
@@ -102,7 +103,7 @@ def _make(root: Path) -> None:
     for stamp in root.glob("dart-evaluator-*"):
         stamp.unlink()
     _run([python, "-m", "venv", "--clear", str(root)], "the virtual environment could not be made")
-    pip = [str(root / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    pip = [str(root / "bin" / "python"), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-q"]
     _run([*pip, "-r", str(REQUIREMENTS)], "pip could not install the requirements")
     _run([*pip, "--no-deps", f"{PACKAGE}=={VERSION}"], f"pip could not install {PACKAGE}")
     _warm(root)
@@ -121,9 +122,10 @@ def _find_python() -> str:
 
 
 def _run(command: list[str], trouble: str) -> None:
-    result = subprocess.run(command, capture_output=True, text=True)
+    with waiting_for(" ".join(command[1:5])):
+        result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        words = (result.stderr or result.stdout).strip()[-600:]
+        words = " ".join((result.stderr or result.stdout).split())[-600:]
         raise MissingDependencyError(f"{trouble}: {words}; next step: mend that and run {COMMAND} again")
 
 

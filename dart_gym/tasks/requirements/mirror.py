@@ -11,7 +11,7 @@ from unicodedata import normalize
 from dart_gym.core.task_group import TaskGroup
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements.needs import downloads
-from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError, mirror_candidates
+from dart_gym.tasks.setup.download_cache import DOWNLOAD_TIMEOUT_S, DownloadCache, DownloadError, mirror_candidates
 
 PARALLEL = 4
 _OSWORLDS_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_")
@@ -42,14 +42,15 @@ async def mirror(
     cache: DownloadCache,
     source: Path | None = None,
     report: Callable[[str, str], None] = lambda url, outcome: None,
+    timeout_s: float = DOWNLOAD_TIMEOUT_S,
 ) -> Mirrored:
-    """Put the files of tasks into a cache."""
+    """Put the files of tasks into a cache; no file may take longer than `timeout_s`."""
     done, slots = Mirrored(), asyncio.Semaphore(PARALLEL)
     known = await asyncio.to_thread(_index, source) if source else {}
 
     async def provide(url: str, names: list[str]) -> None:
         async with slots:
-            report(url, await _provide(done, cache, known, url, names))
+            report(url, await _provide(done, cache, known, url, names, timeout_s))
 
     async with TaskGroup() as group:
         for url, names in wanted(tasks).items():
@@ -58,7 +59,7 @@ async def mirror(
 
 
 async def _provide(
-    done: Mirrored, cache: DownloadCache, known: dict[str, list[Path]], url: str, names: list[str]
+    done: Mirrored, cache: DownloadCache, known: dict[str, list[Path]], url: str, names: list[str], timeout_s: float
 ) -> str:
     if url in cache:
         done.present.append(url)
@@ -69,7 +70,7 @@ async def _provide(
             await asyncio.to_thread(cache.add, url, path)
             done.imported.append(url)
             return "imported"
-        await cache.fetch(url)
+        await cache.fetch(url, timeout=timeout_s)
     except DownloadError as error:
         done.failed[url] = str(error)
         return str(error)

@@ -36,6 +36,7 @@ import aiohttp
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.setup.web_source import RefusedError, allowed_hosts, opened
 from dart_gym.utils.durable_files import make_directories, rename, write_file
+from dart_gym.utils.waits import waiting_for
 
 CACHE_VARIABLE = "DART_GYM_CACHE"
 OFFLINE_VARIABLE = "DART_GYM_OFFLINE"
@@ -112,8 +113,9 @@ class DownloadCache:
                 "next step: `dart-gym tasks mirror`"
             )
         try:
-            async with asyncio.timeout(timeout):
-                return await self._download(url)
+            with waiting_for(f"the file {url}", timeout):
+                async with asyncio.timeout(timeout):
+                    return await self._download(url)
         except TimeoutError:
             raise DownloadError(f"{url} did not arrive within {timeout:g} s") from None
         except RefusedError as error:

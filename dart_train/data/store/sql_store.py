@@ -8,8 +8,11 @@ Invariants:
     - Every driver error leaves as a `DataError`.
 """
 
+import functools
 import logging
 import os
+import select
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -23,6 +26,7 @@ from sqlalchemy.sql.expression import FunctionElement
 
 from dart_gym.core.errors import MissingDependencyError
 from dart_gym.utils.backoff import Pauses
+from dart_gym.utils.waits import waiting_for
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import (
     CorruptDataError,
@@ -45,14 +49,16 @@ UNAVAILABLE_TIMEOUT_S = 15.0
 SAY_AWAY_S = 5.0  # a shorter absence is nobody's business
 RACE_ATTEMPTS = 5
 MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
-# Refused or broken connections, and what a server says that is shutting down.
-MYSQL_AWAY = (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
+# Refused or broken connections, too many of them, and what a server says that is shutting down.
+MYSQL_AWAY = (0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
 # Wrong name or password, no right to this database or table: trying again does not help.
 MYSQL_REFUSED = (1044, 1045, 1142, 1143, 1227, 1698)
 CONNECT_TIMEOUT_S = 10
+GREETING_TIMEOUT_S = 30.0
 # What asks a server that is silent: one whose machine is gone is missed in half a minute, and not in hours.
 PROBES = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 30_000}
 RETRY_S = 0.01
+PAGE_BYTES = 65536
 WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after this many: an index's page once, not often
 LONGEST_PAUSE_S = 0.5
 _SCHEMA_LOCK = "dart_train_schema"
@@ -126,6 +132,7 @@ class Store:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.where = str(parsed.database) if self.is_sqlite else parsed.render_as_string(hide_password=True)
         self._busy_timeout_s, self._unavailable_timeout_s = busy_timeout_s, unavailable_timeout_s
+        self._greeting_s = min(GREETING_TIMEOUT_S, max(unavailable_timeout_s, 1.0))
         self._inode: int | None = None  # of the SQLite file, once it is there
         if self.is_sqlite:
             self._make_folder(parsed.database)
@@ -183,7 +190,7 @@ class Store:
                     f"SET time_zone = '+00:00', innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
                 )
 
-        event.listen(engine, "do_connect", _connect_mysql)
+        event.listen(engine, "do_connect", functools.partial(_connect_mysql, limit_s=self._greeting_s))
         event.listen(engine, "connect", prepare)
         return engine
 
@@ -215,6 +222,10 @@ class Store:
         self._writer.dispose()
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+        with waiting_for(f"the database {self.where}"):
+            return self._insist(engine, work)
+
+    def _insist(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         self.check_alive()  # or it would be made anew, empty
         races, began, said = 0, time.monotonic(), False
         pauses = Pauses(began + self._unavailable_timeout_s, RETRY_S, LONGEST_PAUSE_S)
@@ -307,6 +318,8 @@ class Store:
     def _explain(self, error: exc.DBAPIError) -> DataError:
         """Turn a driver's error into the one that says what to do."""
         text, code = str(error.orig), _mysql_code(error)
+        if "disk I/O error" in text and self.is_sqlite and _is_full(Path(self.where).parent):
+            return DiskFullError(self.where)
         if "disk is full" in text or "No space left" in text or code in (1021, 1114):
             return DiskFullError(self.where)
         unwritable = self.is_sqlite and "unable to open" in text and not os.access(Path(self.where).parent, os.W_OK)
@@ -337,22 +350,36 @@ class Store:
             )
         if gone or code in (1049, *MYSQL_AWAY) or error.connection_invalidated:
             return DatabaseGoneError(f"{self.where} cannot be reached ({text}): check that it exists and is running")
-        return DataError(f"{self.where}: {text}")
+        if text.startswith("Packet sequence number wrong"):
+            return DatabaseRefusedError(f"{self.where}: what answers there is no MySQL server: check host and port")
+        return DataError(f"{self.where}: {text}; the database's own log may say more")
 
 
-def _connect_mysql(dialect: Any, _: Any, __: Any, options: dict[str, Any]) -> Any:
-    """Connect by a socket that probes its server from the first moment: the greeting may never come."""
+def _is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < PAGE_BYTES
+
+
+def _connect_mysql(dialect: Any, _: Any, __: Any, options: dict[str, Any], *, limit_s: float) -> Any:
+    """Connect by a socket that probes its server from the first moment.
+
+    The driver waits for the server's greeting without a limit, and what listens there may be something else.
+    """
     connection = dialect.loaded_dbapi.connect(**options, defer_connect=True)
     reached = None
     if not connection.unix_socket:
         try:
             own = (connection.bind_address, 0) if connection.bind_address else None
-            reached = socket.create_connection((connection.host, connection.port), CONNECT_TIMEOUT_S, own)
+            reached = socket.create_connection((connection.host, connection.port), min(CONNECT_TIMEOUT_S, limit_s), own)
         except OSError as error:
             raise dialect.loaded_dbapi.OperationalError(2003, f"no connection to {connection.host}: {error}") from error
         for option, value in {socket.TCP_NODELAY: 1, **PROBES}.items():
             reached.setsockopt(socket.IPPROTO_TCP, option, value)
         reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if not select.select([reached], [], [], limit_s)[0]:
+            reached.close()
+            raise dialect.loaded_dbapi.OperationalError(
+                2013, f"{connection.host}:{connection.port} sends no greeting within {limit_s:g} s"
+            )
     connection.connect(reached)
     return connection
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,21 +70,34 @@ def run(command: str, config: Path, *options: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+def rows(command: str, config: Path, *options: str) -> Any:
+    target = config.parent / "rows.json"
+    run(command, config, *options, "--json", str(target))
+    return json.loads(target.read_text())
+
+
 def test_status_shows_and_gives_json(config, data):
     record(data, "a", 0.0)
     record(data, "b", 1.0)
     code, text = run("status", config)
     assert code == 0
     assert "2 of 2 trajectories eligible in 1 groups" in text
-    _, text = run("status", config, "--json")
-    figures = json.loads(text)
+    figures = rows("status", config)
     assert figures["census"]["eligible"] == 2
     assert figures["groups_ready_by_task"] == {"fake/button": 1}
     assert figures["serving"] == {}
     data.publish(3, "s3://bucket/v3")
     data.serving("r0@host", 3)
-    _, text = run("status", config, "--json")
-    assert json.loads(text)["serving"] == {"r0@host": 3}
+    assert rows("status", config)["serving"] == {"r0@host": 3}
+
+
+def test_the_other_tables_are_given_as_json_too(config, data):
+    record(data, "a", 1.0)
+    assert rows("gc", config, "--dry-run").items() >= {"dry_run": True, "removed": 0}.items()
+    assert rows("pool", config) == []
+    data.files.remove_trajectory("a")
+    found = rows("check", config)
+    assert (found["whole"], [one["problem"] for one in found["findings"]]) == (False, ["row without files"])
 
 
 def test_check_tells_damage_by_its_exit_status_and_repairs_on_request(config, data):

@@ -48,7 +48,7 @@ def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, tmp_path: Pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    result = CliRunner().invoke(app, ["data", "status", str(root / "config.yaml"), "--json"])
+    result = CliRunner().invoke(app, ["data", "status", str(root / "config.yaml"), "--json", str(tmp_path / "x")])
     assert result.exit_code == 0, result.output
-    assert "census" in json.loads(result.output)
+    assert "census" in json.loads((tmp_path / "x").read_text())
     assert list(elsewhere.iterdir()) == []

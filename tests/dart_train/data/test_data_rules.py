@@ -160,14 +160,24 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
     config.write_text(
         json.dumps({"name": "tiny", "rollout": rollout, "data": {"curation": {"rules": ["house_rules:Loops"]}}})
     )
-    command = [sys.executable, "-m", "dart_train", "data", "status", "--json", "--runs-dir", str(tmp_path / "runs")]
+    command = [
+        sys.executable,
+        "-m",
+        "dart_train",
+        "data",
+        "status",
+        "--json",
+        str(tmp_path / "status.json"),
+        "--runs-dir",
+        str(tmp_path / "runs"),
+    ]
     run = open_run(load_config(config), tmp_path / "runs")
     with DataManager.open(run.database_url, run.data, "tiny"):
         pass  # what a run that has begun leaves behind
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["census"]["eligible"] == 0
+    assert json.loads(done.stderr[done.stderr.index("{") :])["census"]["eligible"] == 0
     config.write_text(config.read_text().replace("Loops", "Lops"))
     failed = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert failed.returncode != 0 and "did you mean 'Loops'" in failed.stderr and "Traceback" not in failed.stderr
