@@ -9,6 +9,7 @@ import ast
 import graphlib
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,4 +143,53 @@ def test_no_expression_is_possessive_over_a_group():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and possessive.search(node.value):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value[:60]!r}")
+    assert not found
+
+
+def _statements() -> Iterator[tuple[str, Path, ast.stmt, ast.stmt | None]]:
+    """Every statement of the packages with its place, its file and the statement after it."""
+    for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in ("body", "orelse", "finalbody"):
+                body = getattr(node, name, None)
+                if isinstance(body, list) and body:
+                    for statement, after in zip(body, [*body[1:], None], strict=True):
+                        yield f"{path.relative_to(ROOT)}:{statement.lineno}", path, statement, after
+
+
+def test_no_assignment_is_packed():
+    """One line for each name, from three names on; values that one docstring describes may share a line."""
+    found = []
+    for place, _, statement, after in _statements():
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+            several = isinstance(statement.value, ast.Tuple) and len(statement.value.elts) > 2
+            described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if several and not described and len(statement.targets) == 1:
+                found.append(place)
+    assert not found
+
+
+def test_no_conditional_expression_is_nested():
+    nested = [
+        place
+        for place, _, statement, _ in _statements()
+        for node in ast.walk(statement)
+        if isinstance(node, ast.IfExp) and any(isinstance(part, ast.IfExp) for part in (node.body, node.orelse))
+    ]
+    assert not nested
+
+
+def test_only_tables_are_formatted_by_hand():
+    tables: dict[Path, set[int]] = defaultdict(set)
+    for _, path, statement, _ in _statements():
+        value = getattr(statement, "value", None)
+        inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
+        if isinstance(inner, ast.Dict | ast.Tuple | ast.List | ast.Set) and statement.col_offset == 0:
+            tables[path].add(statement.end_lineno or 0)
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if text.endswith("# fmt: skip") and line not in tables[path]
+    ]
     assert not found

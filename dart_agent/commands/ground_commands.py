@@ -73,9 +73,15 @@ def train_command(
             console.print(f"{step}/{steps} steps, loss {loss:.3f}", highlight=False)
 
     train_pointer(
-        pointer, items, steps=steps, batch_size=batch_size, learning_rate=learning_rate, whole=whole, seed=seed,
+        pointer,
+        items,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        whole=whole,
+        seed=seed,
         on_step=tell,
-    )  # fmt: skip
+    )
     console.print(f"written: {pointer.save(out)}", highlight=False, soft_wrap=True)
 
 

@@ -78,7 +78,9 @@ def view(
         raise RecordError("name directories of runs, evaluations (eval --out) or episodes, and at most one cluster")
 
     async def serve() -> None:
-        views, routes, records = [], [], RecordedEpisodes(roots, decode)
+        views = []
+        routes = []
+        records = RecordedEpisodes(roots, decode)
         async with contextlib.AsyncExitStack() as stack:
             if urls:
                 views, routes = ["live"], await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env)))

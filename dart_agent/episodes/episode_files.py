@@ -104,7 +104,10 @@ class EpisodeWriter:
         self._root, self._name = root, episode_name(task_id, seed)
         self._directory = episode_directory(root, task_id, seed)
         self._partial = self._directory.with_name(self._name + PARTIAL)
-        self._policy, self._app, self._source, self._decode = policy, app, source, decode
+        self._policy = policy
+        self._app = app
+        self._source = source
+        self._decode = decode
         self._names = ImageNames()
         self._image_folders: set[Path] = set()
 

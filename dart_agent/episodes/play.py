@@ -135,9 +135,13 @@ async def play(
     if result.evaluation is None:  # StepResult guarantees it
         raise RuntimeError(f"{task_id} ended as {result.terminal} without an evaluation")
     ended = replace(
-        trajectory, error=error, num_actions=result.step_index, timings=timings.seconds, usage=dict(usage),
+        trajectory,
+        error=error,
+        num_actions=result.step_index,
+        timings=timings.seconds,
+        usage=dict(usage),
         steps=tuple(steps),
-    )  # fmt: skip
+    )
     return _judged(ended, result.terminal, result.evaluation)
 
 

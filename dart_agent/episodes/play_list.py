@@ -106,9 +106,17 @@ async def play_list(
         dart_gym.core.errors.DartGymError: a task is unknown, or the cluster cannot be reached.
     """
     playing = _Playing(
-        sessions, make_policy, store or NotStored(), attempts, max_steps, task_steps or {}, policy_seeds, pacing,
-        turn_limit_s, on_episode or (lambda episode: None),
-    )  # fmt: skip
+        sessions,
+        make_policy,
+        store or NotStored(),
+        attempts,
+        max_steps,
+        task_steps or {},
+        policy_seeds,
+        pacing,
+        turn_limit_s,
+        on_episode or (lambda episode: None),
+    )
     known = playing.store.known()
     playing.outcomes = {key: known[key] for key in episodes if key in known}
     playing.work = [key for key in episodes if key not in known][::-1]

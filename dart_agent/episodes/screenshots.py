@@ -78,7 +78,9 @@ class ImageNames:
 
 def name_images(trajectory: Trajectory) -> tuple[Trajectory, Images]:
     """Return a trajectory with content hashes instead of its pixels, and the images of its steps by hash."""
-    names, images, steps = ImageNames(), Images(), list[Step]()
+    names = ImageNames()
+    images = Images()
+    steps = list[Step]()
     for step in trajectory.steps:
         stored, shown = names.name(step)
         steps.append(stored)

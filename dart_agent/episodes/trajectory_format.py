@@ -30,7 +30,9 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 
 FORMAT = 2
-TRAJECTORIES, IMAGES, TRAJECTORY_FILE = "trajectories", "images", "trajectory.msgpack"
+TRAJECTORIES = "trajectories"
+IMAGES = "images"
+TRAJECTORY_FILE = "trajectory.msgpack"
 PARTIAL = ".partial"
 """Ends the name of the directory of an episode that is not complete."""
 

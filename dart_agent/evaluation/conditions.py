@@ -183,11 +183,14 @@ def published_page(root: Path) -> str:
         f"screen: {', '.join(screens) or 'unknown'} here; 1920x1080 there",
         "evaluators: dart-gym's here, OSWorld's there",
         *(() if preset.top_p == 1 else (f"top_p: {preset.top_p:g} there; here sampling is never cut",)),
-        *(f"{name}: {found[name]} here, {value} in the preset" for name, value in preset.settings().items()
-          if name in found and found[name] != value),
+        *(
+            f"{name}: {found[name]} here, {value} in the preset"
+            for name, value in preset.settings().items()
+            if name in found and found[name] != value
+        ),
         *preset.deviations,
         *((f"not verified: {preset.unverified}",) if preset.unverified else ()),
-    ]  # fmt: skip
+    ]
     rows = [(f"here: {root.name}", f"{100 * ours.mean_score:.1f}", f"{ours.episodes} episodes, {ours.lost} lost")]
     rows += [
         (one.checkpoint, f"{one.score:g}", f"{one.benchmark}, {one.steps or 'unknown'} steps; {one.source}")

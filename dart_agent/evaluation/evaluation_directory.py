@@ -55,7 +55,9 @@ class EvaluationDirectory:
     """Episodes of one plan on disk, a context manager to write; `decode` gives the viewer the texts of token ids."""
 
     def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
-        self.root, self.plan, self._decode = root, plan, decode
+        self.root = root
+        self.plan = plan
+        self._decode = decode
         self._hashes: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
 
@@ -178,7 +180,9 @@ def app_of(task_id: str) -> str:
     except TaskError:
         return task_id.partition("/")[0]
     apps: Sequence[str] = task.raw.get("related_apps") or ()
-    return "multi_apps" if len(apps) > 1 else apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
+    if len(apps) > 1:
+        return "multi_apps"
+    return apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
 
 
 def _difference(name: str, begun: Any, asked: Any) -> str:

@@ -113,10 +113,12 @@ def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, s
     data = np.sort(np.asarray(values, np.float64))  # sorted: the order in which episodes ended changes nothing
     rng = np.random.default_rng(seed)
     chunk = max(1, 2_000_000 // len(data))
-    means = np.concatenate([
-        data[rng.integers(len(data), size=(min(chunk, resamples - start), len(data)))].mean(axis=1)
-        for start in range(0, resamples, chunk)
-    ])  # fmt: skip
+    means = np.concatenate(
+        [
+            data[rng.integers(len(data), size=(min(chunk, resamples - start), len(data)))].mean(axis=1)
+            for start in range(0, resamples, chunk)
+        ]
+    )
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 

@@ -29,7 +29,9 @@ from dart_agent.formats import InexpressibleError, get_format
 from dart_gym.core.actions import action_from_dict
 from dart_gym.utils.png import encode_png
 
-METADATA, INLINE, IMAGES = "metadata.jsonl", "train.jsonl", "images"
+METADATA = "metadata.jsonl"
+INLINE = "train.jsonl"
+IMAGES = "images"
 FORMAT = "ui_tars"
 """In which actions are written that no model wrote."""
 

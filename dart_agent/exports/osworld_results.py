@@ -119,17 +119,19 @@ def trajectory_lines(record: Trajectory) -> list[dict[str, Any]]:
     for decision, (stamp, step) in enumerate(zip(_timestamps(record), record.steps, strict=True), 1):
         for action in step.actions or ({"kind": step.terminal or "none"},):
             number = len(lines) + 1
-            lines.append({
-                "step_num": number,
-                "decision": decision,
-                "action_timestamp": stamp,
-                "action": action,
-                "reward": 0.0,
-                "done": False,
-                "info": {"error": step.error or step.action_error} if step.error or step.action_error else {},
-                "response": step.text,
-                "screenshot_file": f"step_{number}_{stamp}.png",
-            })  # fmt: skip
+            lines.append(
+                {
+                    "step_num": number,
+                    "decision": decision,
+                    "action_timestamp": stamp,
+                    "action": action,
+                    "reward": 0.0,
+                    "done": False,
+                    "info": {"error": step.error or step.action_error} if step.error or step.action_error else {},
+                    "response": step.text,
+                    "screenshot_file": f"step_{number}_{stamp}.png",
+                }
+            )
     if lines:
         lines[0]["episode"] = {name: getattr(record, name) for name in _ABOUT}
         lines[-1] |= {"done": True, "reward": record.score or 0.0}

@@ -163,7 +163,9 @@ class QwenFormat:
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The function, for a model that sees this screen."""
         width, height = (1000, 1000) if self._version in _SPACES else self.space(screen).model
-        text, number, fara = {"type": "string"}, {"type": "number"}, self._version == "fara"
+        text = {"type": "string"}
+        number = {"type": "number"}
+        fara = self._version == "fara"
         properties = {
             "action": {"type": "string", "enum": [*_CLICKS, *(name for name in _READERS if fara or name not in _FARA)]},
             "coordinate": {"type": "array", "description": "(x, y) from the left and top edge"},

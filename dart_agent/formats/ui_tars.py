@@ -189,7 +189,10 @@ class _Arguments(Fields):
     """The arguments of a call, all of them texts; a number or place that is empty counts as not given."""
 
     def __init__(self, arguments: dict[str, str], what: str, space: CoordinateSpace) -> None:
-        self.what, self.space, self._given = what[:60], space, arguments  # nothing in them is null
+        # nothing in them is null
+        self.what = what[:60]
+        self.space = space
+        self._given = arguments
 
     def number(self, *names: str, default: float | None = None) -> float:
         """A finite number."""

@@ -34,7 +34,9 @@ class Accuracy:
 def size_of(item: GroundingItem) -> str:
     """Small, medium or large: its smallest box covers less than 0.1 %, less than 1 % or more of the screen."""
     share = min(box.area for box in item.boxes) / (item.screen[0] * item.screen[1])
-    return "small" if share < 0.001 else "medium" if share < 0.01 else "large"
+    if share < 0.001:
+        return "small"
+    return "medium" if share < 0.01 else "large"
 
 
 Answer = tuple[GroundingItem, Sequence[Candidate]]

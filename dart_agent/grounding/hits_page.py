@@ -49,7 +49,10 @@ def _shot(name: str, item: GroundingItem) -> str:
 
 
 def _figure(shot: str, item: GroundingItem, places: Sequence[Candidate]) -> str:
-    said, radius = "hit" if is_hit((item, places)) else "miss" if places else "nothing found", max(item.screen) / 40
+    said = "miss" if places else "nothing found"
+    if is_hit((item, places)):
+        said = "hit"
+    radius = max(item.screen) / 40
     sides = [(at.left, at.top, at.right - at.left, at.bottom - at.top) for at in item.boxes]
     marks = ['<rect class="meant" x="{}" y="{}" width="{}" height="{}"/>'.format(*four) for four in sides]
     marks += [f'<circle class="later" cx="{at.x}" cy="{at.y}" r="{radius}"/>' for at in places[1:]]

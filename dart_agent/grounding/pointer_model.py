@@ -143,7 +143,9 @@ class PointerGrounder:
     """A `Grounder` of a pointer model; queries run one batch after the other, off the event loop."""
 
     def __init__(self, model: PointerModel, *, max_batch: int = 16, threshold: float = THRESHOLD) -> None:
-        self._model, self._max_batch, self._turn = model, max_batch, threading.Lock()
+        self._model = model
+        self._max_batch = max_batch
+        self._turn = threading.Lock()
         self._threshold = threshold
 
     async def locate(self, description: str, screenshot: NDArray[np.uint8], k: int = 1) -> list[Candidate]:

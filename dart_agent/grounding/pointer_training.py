@@ -23,10 +23,16 @@ WARMUP_STEPS = 20
 
 
 def train_pointer(
-    model: PointerModel, items: Sequence[GroundingItem], *, steps: int, batch_size: int = 8,
-    learning_rate: float = 1e-4, whole: bool = False, seed: int = 0,
+    model: PointerModel,
+    items: Sequence[GroundingItem],
+    *,
+    steps: int,
+    batch_size: int = 8,
+    learning_rate: float = 1e-4,
+    whole: bool = False,
+    seed: int = 0,
     on_step: Callable[[int, float], bool | None] = lambda step, loss: False,
-) -> None:  # fmt: skip
+) -> None:
     """Train in place with AdamW; `whole`: not the head alone; `on_step`: gets steps and loss, True ends training.
 
     Raises:

@@ -123,11 +123,19 @@ def write_screenspot(directory: str | Path, items: Iterable[GroundingItem]) -> N
             (root / "images" / application).mkdir(parents=True, exist_ok=True)
             Image.fromarray(item.screenshot()).save(root / "images" / file)
         boxes = [[box.left, box.top, box.right, box.bottom] for box in item.boxes]
-        rows.setdefault(application, []).append({
-            "img_filename": file, "bbox": boxes[0], **({"bboxes": boxes} if len(boxes) > 1 else {}),
-            "instruction": item.description, "ui_type": item.kind, "application": item.application,
-            "platform": item.platform, "img_size": list(item.screen), "id": item.name,
-        })  # fmt: skip
+        rows.setdefault(application, []).append(
+            {
+                "img_filename": file,
+                "bbox": boxes[0],
+                **({"bboxes": boxes} if len(boxes) > 1 else {}),
+                "instruction": item.description,
+                "ui_type": item.kind,
+                "application": item.application,
+                "platform": item.platform,
+                "img_size": list(item.screen),
+                "id": item.name,
+            }
+        )
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     for application, found in rows.items():
         (root / "annotations" / f"{application}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -47,11 +47,19 @@ class EngineGrounder:
     """
 
     def __init__(
-        self, engine: Engine, *, tokens: ModelTokens, vision: VisionSpec, relative: int | None = None,
-        preset: str | None = None, sampling: Sampling | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        *,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        relative: int | None = None,
+        preset: str | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
         self._preset = get_preset(preset) if preset else None
-        self._engine, self._vision, self._relative = engine, vision, relative
+        self._engine = engine
+        self._vision = vision
+        self._relative = relative
         sampling = sampling or Sampling(max_tokens=64, temperature=0.0)
         stop, never = sampling.stop_ids or tokens.stop_ids, sampling.suppressed_ids or tokens.suppressed_ids
         self._sampling = dataclasses.replace(sampling, stop_ids=stop, suppressed_ids=never)

@@ -86,7 +86,10 @@ class VerifiedGrounder:
     """A `Grounder` whose candidates are judged; `score` is what the verifier says, and the first one is its choice."""
 
     def __init__(self, grounder: Any, verifier: Verifier, *, candidates: int = 20, accepted: float = ACCEPTED) -> None:
-        self._grounder, self._verifier, self._candidates, self._accepted = grounder, verifier, candidates, accepted
+        self._grounder = grounder
+        self._verifier = verifier
+        self._candidates = candidates
+        self._accepted = accepted
 
     async def locate(self, description: str, screenshot: NDArray[np.uint8], k: int = 1) -> list[Candidate]:
         """Judge candidates until one is accepted; the likeliest k of those that were judged."""

@@ -121,7 +121,9 @@ class VisionSpec:
             (rows * columns, patch_dim) float32 in the model's order: patches of one token lie together.
         """
         image = self.resize(image)
-        side, merge, frames = self.patch_size, self.merge_size, self.temporal_patch_size
+        side = self.patch_size
+        merge = self.merge_size
+        frames = self.temporal_patch_size
         height, width, channels = image.shape
         rows, columns = height // side, width // side
         pixels = image.reshape(rows // merge, merge, side, columns // merge, merge, side, channels)

@@ -199,4 +199,6 @@ def _stop_ids(model_dir: Path) -> tuple[int, ...]:
     if not path.is_file():
         return ()
     eos = json.loads(path.read_text()).get("eos_token_id")
-    return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    if eos is None:
+        return ()
+    return (eos,) if isinstance(eos, int) else tuple(eos)

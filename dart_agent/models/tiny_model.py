@@ -125,9 +125,14 @@ class TinyModelConfig:
     def shape(self) -> TinyShape:
         """The sizes that families spell in their own words."""
         return TinyShape(
-            self.hidden_size, self.layers, self.heads, self.vision_hidden_size, self.vision_layers,
-            self.vision_intermediate_size, self.window,
-        )  # fmt: skip
+            self.hidden_size,
+            self.layers,
+            self.heads,
+            self.vision_hidden_size,
+            self.vision_layers,
+            self.vision_intermediate_size,
+            self.window,
+        )
 
 
 def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:

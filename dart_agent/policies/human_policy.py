@@ -39,7 +39,9 @@ class HumanPolicy:
 
     def __init__(self, url: str, inner: Policy | None = None) -> None:
         """`url` is the page's address, with the key; `inner` decides until a person takes over."""
-        self.url, self._inner, self._person = url, inner, inner is None
+        self.url = url
+        self._inner = inner
+        self._person = inner is None
         self._turn = 0
         self._observation: Observation | None = None
         self._instruction = ""

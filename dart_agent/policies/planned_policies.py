@@ -55,9 +55,13 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 
 def planned_policies(
-    model_dir: str | Path, sampling: Sampling, planner: Planner, *, patience: int = 0,
+    model_dir: str | Path,
+    sampling: Sampling,
+    planner: Planner,
+    *,
+    patience: int = 0,
     verified: Callable[[Any], Any] = _as_it_is,
-) -> Callable[[Engine], Policy]:  # fmt: skip
+) -> Callable[[Engine], Policy]:
     """Policies of a planner and one model that finds what it names, by its head or in text, around an engine each."""
     found = grounder_in(model_dir, sampling)
     return lambda engine: PlannerGrounderPolicy(planner, verified(found.around(engine)), patience=patience + 1)

@@ -78,7 +78,9 @@ class PlannerGrounderPolicy:
         self, planner: Planner, grounder: Locator, *, action_format: str = "agent_s:s3", patience: int = 3
     ) -> None:
         """Put the parts together; `patience`: limit of mistaken steps in a row."""
-        self._planner, self._grounder, self._patience = planner, grounder, patience
+        self._planner = planner
+        self._grounder = grounder
+        self._patience = patience
         self._format: ActionFormat = get_format(action_format)
         self._instruction = ""
         self._history: list[PlannedStep] = []
@@ -86,7 +88,9 @@ class PlannerGrounderPolicy:
 
     def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
-        self._instruction, self._history, self._misses = episode.instruction, [], 0
+        self._instruction = episode.instruction
+        self._history = []
+        self._misses = 0
         self._seed, self._step = episode.seed, 0
 
     async def act(self, observation: Observation) -> Decision:

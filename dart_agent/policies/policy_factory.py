@@ -241,7 +241,9 @@ def model_policies(
     if conversation.preset:
         for difference in check_preset(get_preset(conversation.preset), Path(model_dir)):
             warnings.warn(f"preset {conversation.preset}: {difference}", stacklevel=2)
-    tokens, vision, chosen = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), get_format(action_format)
+    tokens = ModelTokens.load(model_dir)
+    vision = VisionSpec.from_dir(model_dir)
+    chosen = get_format(action_format)
     least, most = narrowed(vision, conversation.min_pixels, conversation.max_pixels)
     vision = dataclasses.replace(vision, min_pixels=least, max_pixels=most)
     return lambda engine: VLMPolicy(

@@ -49,7 +49,9 @@ class VLMPolicy:
         The prompt is in the words of the action format by default; empty stop and suppressed ids are taken from
         `tokens`.
         """
-        self._engine, self._vision, self._format = engine, vision, action_format
+        self._engine = engine
+        self._vision = vision
+        self._format = action_format
         sampling = sampling or Sampling()
         self._sampling = dataclasses.replace(
             sampling,
@@ -87,7 +89,10 @@ class VLMPolicy:
     def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._conversation.begin(episode.instruction)
-        self._seed, self._step, self._unread, self._problem = episode.seed, 0, 0, ""
+        self._seed = episode.seed
+        self._step = 0
+        self._unread = 0
+        self._problem = ""
 
     async def act(self, observation: Observation) -> Decision:
         """Sample a response to the newest screenshot and read its actions."""

@@ -260,7 +260,9 @@ class Conversation:
 
     def _latest(self, first_image: int, first_text: int, texts: dict[str, str]) -> list[int]:
         """Older responses as one text, newer ones as a text after their screenshot, the instruction at the end."""
-        layout, last, ids = self._layout, len(self._turns) - 1, []
+        layout = self._layout
+        last = len(self._turns) - 1
+        ids = []
         if first_image > first_text:
             told = {"told": self._filled(layout.remembered, range(first_text, first_image))}
             ids += self._message("assistant", "{told}", told)

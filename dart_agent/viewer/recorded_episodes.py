@@ -83,7 +83,9 @@ class RecordedEpisodes:
     def look(self, seconds: float = math.inf) -> int:
         """Read what is new in the directories, for about so long, but one at least; how many are left to read."""
         until, version = time.monotonic() + seconds, self._version + 1
-        found, read, unread = dict[str, Listed](), 0, 0
+        found = dict[str, Listed]()
+        read = 0
+        unread = 0
         for root in self._roots:
             for folder, status in look_for_episodes(root):
                 stamp, known = (status.st_mtime_ns, status.st_size), self._listed.get(folder)

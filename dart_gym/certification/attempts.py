@@ -83,7 +83,9 @@ async def play_unit(task: Task, seed: int, deadline_s: float, pictures: Path) ->
     made: list[Desktop] = []
     keepers: dict[int, int | None] = {}
     places: set[Path] = set()
-    slot, attempts, screens = Slot("certify", make), list[Attempt](), list[NDArray[np.uint8]]()
+    slot = Slot("certify", make)
+    attempts = list[Attempt]()
+    screens = list[NDArray[np.uint8]]()
     try:
         for kind in KINDS if (task.raw.get("dart") or {}).get("golden") else KINDS[:-1]:
             attempt, screen = await _attempt(Session(slot), task, seed, kind, deadline_s)
@@ -114,7 +116,12 @@ async def _attempt(
     session: Session, task: Task, seed: int, kind: str, deadline_s: float
 ) -> tuple[Attempt, NDArray[np.uint8] | None]:
     """Return an attempt, and its first screen or None."""
-    started, setup_s, screen, fault, score, steps = time.monotonic(), None, None, "", None, 0
+    started = time.monotonic()
+    setup_s = None
+    screen = None
+    fault = ""
+    score = None
+    steps = 0
     try:
         result = await session.reset(task, seed=seed, deadline_s=deadline_s)
         if result.terminal is None:

@@ -56,9 +56,13 @@ def judge(units: Sequence[Unit]) -> dict[str, Any]:
     unproven = any(attempt.fault == NO_ORACLE for attempt in attempts)
     setups = [attempt.setup_s for attempt in attempts if attempt.setup_s is not None]
     chance = [attempt.score for attempt in attempts if attempt.kind == RANDOM and attempt.score is not None]
+    if reasons:
+        status = QUARANTINED
+    else:
+        status = UNPROVEN if unproven else CERTIFIED
     return {
         "hash": units[0].hash,
-        "status": QUARANTINED if reasons else UNPROVEN if unproven else CERTIFIED,
+        "status": status,
         "reasons": reasons or [NO_ORACLE] * unproven,
         "seeds": sorted(unit.seed for unit in units),
         "attempts": len(attempts),

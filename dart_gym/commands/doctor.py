@@ -49,7 +49,10 @@ PROGRAMS = {
 """Program: the Debian package that has it."""
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "sqlalchemy", "tensorboard", "matplotlib")
-DESKTOPS, TRAIN, OSWORLD, VLLM = "desktops", "train", "osworld", "vllm"
+DESKTOPS = "desktops"
+TRAIN = "train"
+OSWORLD = "osworld"
+VLLM = "vllm"
 PARTS = {
     DESKTOPS: "desktops",
     TRAIN: "training",

@@ -99,7 +99,9 @@ class Lease:
             return _answer(" ".join(str(error).partition("\n    For further")[0].split()))
         finally:
             self._waiting -= 1
-        seen, outcome, png = result.observation, result.evaluation, b""
+        seen = result.observation
+        outcome = result.evaluation
+        png = b""
         told = {"instruction": seen.instruction, "action_error": seen.action_error, "step": result.step_index}
         told |= {"terminal": result.terminal, "env_fault": bool(outcome and outcome.score is None)}
         if "score" in self.capabilities:
@@ -172,9 +174,15 @@ async def _refuse(*_: Any) -> None:
 
 
 async def serve_mcp(
-    url: str | None, token_env: str | None, task: str | None, offer: str,
-    http: str | None, tokens: Path | None, open_to_all: bool, idle_s: float,
-) -> None:  # fmt: skip
+    url: str | None,
+    token_env: str | None,
+    task: str | None,
+    offer: str,
+    http: str | None,
+    tokens: Path | None,
+    open_to_all: bool,
+    idle_s: float,
+) -> None:
     """Serve until the client of stdio has gone, or a signal comes; see `dart-gym mcp`. Raises `ConfigurationError`."""
     capabilities = frozenset((offer or CAPABILITIES).split(","))
     if unknown := capabilities - set(CAPABILITIES.split(",")):

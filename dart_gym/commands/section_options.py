@@ -58,7 +58,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind in _PLAIN]
     repeated = _is_mapping(field) or get_origin(field.annotation) is tuple
     flag = "--" + name.removesuffix("_s").replace("_", "-")
-    kind: Any = list[str] if repeated else kinds[0] if kinds else str
+    single: Any = kinds[0] if kinds else str
+    kind: Any = list[str] if repeated else single
     text = field.description or ""
     if repeated:
         flag = flag.removesuffix("s")

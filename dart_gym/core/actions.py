@@ -53,7 +53,10 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _canonical_keys(name: str, value: Any) -> tuple[str, ...]:
-    keys = chord_keys(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if isinstance(value, str):
+        keys = tuple(chord_keys(value))
+    else:
+        keys = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(key, str) for key in keys):
         raise ValueError(f"{name} must be key names, in a sequence or as one chord 'ctrl+c', got {value!r}")
     return in_chord(tuple(canonical_key(key) for key in keys))
@@ -267,9 +270,22 @@ class AskUser(Action):
 ACTION_TYPES: dict[str, type[Action]] = {
     cls.kind: cls
     for cls in (
-        Click, Move, Drag, Scroll, Type, Press, KeyDown, KeyUp, MouseDown, MouseUp, Wait, Done, Fail, AskUser,
+        Click,
+        Move,
+        Drag,
+        Scroll,
+        Type,
+        Press,
+        KeyDown,
+        KeyUp,
+        MouseDown,
+        MouseUp,
+        Wait,
+        Done,
+        Fail,
+        AskUser,
     )
-}  # fmt: skip
+}
 
 
 def action_to_dict(action: Action) -> dict[str, Any]:

@@ -49,8 +49,9 @@ def mistakes(error: ValidationError, root: type[Section]) -> Iterator[str]:
         where = ".".join(map(str, item["loc"])) or "configuration"
         if item["type"] == "extra_forbidden":
             known = _known_keys(root, item["loc"][:-1])
-            all_of_them = f"{page('configuration')} lists them all"
-            many = all_of_them if len(known) > MOST_LISTED else None if known else "it has none"
+            many = None if known else "it has no keys"
+            if len(known) > MOST_LISTED:
+                many = f"{page('configuration')} lists them all"
             yield f"{where}: unknown key; {suggest(str(item['loc'][-1]), known, otherwise=many)}"
         elif "password" in item["msg"]:
             yield f"{where}: {item['msg']}"  # what was given is not to be shown

@@ -30,7 +30,10 @@ from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_gym.desktops.osworld_api.port_forwarder import join
 
-API, PORTS, LIFE, LOG = "api.sock", "ports.sock", "life.sock", "log"
+API = "api.sock"
+PORTS = "ports.sock"
+LIFE = "life.sock"
+LOG = "log"
 LONGEST_ALONE_S = 60.0
 BOOT_TIMEOUT_S = 300.0
 FAILED = 1

@@ -87,7 +87,9 @@ class FakeDesktop:
     async def stop(self) -> None:
         """Forget everything."""
         self._alive = False
-        self._buttons, self._page, self._files = (), None, {}
+        self._buttons = ()
+        self._page = None
+        self._files = {}
 
     @property
     def alive(self) -> bool:

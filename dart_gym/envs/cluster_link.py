@@ -148,7 +148,9 @@ class ClusterLink:
     """A client made when it is first needed: of the given URL, or of this process's private cluster."""
 
     def __init__(self, url: str | None, token_env: str | None, settings: ClientSettings | None = None) -> None:
-        self._url, self._token_env, self._settings = url, token_env, settings
+        self._url = url
+        self._token_env = token_env
+        self._settings = settings
         self._client: ClusterClient | None = None
         self._private = False
         self._making = asyncio.Lock()

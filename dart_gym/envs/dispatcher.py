@@ -124,7 +124,10 @@ class Dispatcher:
         self, link: ClusterLink, num_envs: int, size: tuple[int, int], accessibility: bool = False, shaped: bool = False
     ) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs
-        self._link, self._size, self._accessibility, self._shaped = link, size, accessibility, shaped
+        self._link = link
+        self._size = size
+        self._accessibility = accessibility
+        self._shaped = shaped
         self._sessions: list[ClientSession | None] = [None] * num_envs
         self._request_ids = itertools.count(1)
         self._in_flight: dict[int, int] = {}

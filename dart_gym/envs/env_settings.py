@@ -76,7 +76,10 @@ class TaskChoice:
             raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
         place = Place.of(url, osworld_url)
         selection = select(suite, place) if suite is not None else Selection(())
-        task_ids = selection.runnable if suite is not None else list(tasks) if tasks is not None else [task]
+        if suite is not None:
+            task_ids: Sequence[str | None] = selection.runnable
+        else:
+            task_ids = list(tasks) if tasks is not None else [task]
         options = {"width": width, "height": height, "osworld_url": osworld_url}
         override = {key: value for key, value in options.items() if value is not None}
         if not task_ids and suite == "osworld":

@@ -61,7 +61,11 @@ class Prefetch:
     def __init__(
         self, link: ClusterLink, count: int, draw: Callable[[], Draw], start: Start, deadline_s: float
     ) -> None:
-        self._link, self._count, self._draw, self._start, self._deadline_s = link, count, draw, start, deadline_s
+        self._link = link
+        self._count = count
+        self._draw = draw
+        self._start = start
+        self._deadline_s = deadline_s
         self._seeking: list[Future[ClientSession]] = []  # sessions that wait for a slot
         self._idle: list[ClientSession] = []
         self._prepared: deque[Prepared] = deque()

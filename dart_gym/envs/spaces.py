@@ -30,7 +30,9 @@ class Screenshot(spaces.Box):
     def __init__(
         self, height: int, width: int, batch: Sequence[int] = (), seed: int | np.random.Generator | None = None
     ) -> None:
-        self.height, self.width, self.batch = int(height), int(width), tuple(int(n) for n in batch)
+        self.height = int(height)
+        self.width = int(width)
+        self.batch = tuple(int(n) for n in batch)
         shape = (*self.batch, self.height, self.width, 3)
         Space.__init__(self, shape, np.uint8, seed)
         self.low, self.high = np.broadcast_to(np.uint8(0), shape), np.broadcast_to(np.uint8(255), shape)

@@ -153,7 +153,9 @@ class Session:
         return await self._guarded("step", lambda run, timer: self._step(run, action, timer), deadline_s)
 
     async def _step(self, episode: _Episode, action: Action, timer: PhaseTimer) -> _Outcome:
-        desktop, error, terminal = episode.desktop, "", None
+        desktop = episode.desktop
+        error = ""
+        terminal = None
         episode.actions.append(action)
         if isinstance(action, (Done, Fail)):
             terminal = TerminalState.DONE if isinstance(action, Done) else TerminalState.FAIL

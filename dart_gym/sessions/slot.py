@@ -186,7 +186,10 @@ class Slot:
             return
         ending = self._stop(self._desktop, list(self._scenarios.values()), self._api)
         task = asyncio.create_task(ending, name=f"stop-{self.name}")
-        self._desktop, self._scenarios, self._api, self._fresh = None, {}, None, False
+        self._desktop = None
+        self._scenarios = {}
+        self._api = None
+        self._fresh = False
         self._stopping.add(task)
         task.add_done_callback(self._stopped)
 

@@ -84,7 +84,9 @@ def read_site(folder: Path, allowed: list[str]) -> Site:
     try:
         fields = json.loads((folder / "site.json").read_bytes()) if (folder / "site.json").is_file() else {}
         default = _HUB_COMMAND if (folder / "package.json").is_file() else ()
-        host, command, port = fields.get("host", f"{name}.test"), fields.get("command", default), fields.get("port", 0)
+        host = fields.get("host", f"{name}.test")
+        command = fields.get("command", default)
+        port = fields.get("port", 0)
         site = Site(name, host, folder.absolute(), tuple(command), port)
         if not all(isinstance(word, str) for word in (host, *command)) or type(port) is not int:
             raise ValueError("'host' and the words of 'command' must be text, and 'port' a number")

@@ -57,10 +57,22 @@ async def _start(site: Site) -> _Program:
     words = [word.replace("{port}", str(port)) for word in site.command[1:]]
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
-            *_CONFINED, "--bind", site.folder, site.folder, "--setenv", "HOME", "/tmp", "--", program, *words,
-            cwd=site.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+            *_CONFINED,
+            "--bind",
+            site.folder,
+            site.folder,
+            "--setenv",
+            "HOME",
+            "/tmp",
+            "--",
+            program,
+            *words,
+            cwd=site.folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             preexec_fn=die_with_parent(),
-        )  # fmt: skip
+        )
         deadline = time.monotonic() + START_S
         while process.returncode is None and not _listens(port):
             if time.monotonic() > deadline:

@@ -125,7 +125,9 @@ class SiteServer:
         return URL.build(scheme="http", host="127.0.0.1", port=port, path=path).with_query([*query, ("sid", self._sid)])
 
     async def _answer(self, request: web.Request) -> web.Response:
-        served, path, asked = self._hosts.get(request.url.host or ""), request.path.rstrip("/").lower(), None
+        served = self._hosts.get(request.url.host or "")
+        path = request.path.rstrip("/").lower()
+        asked = None
         if served is None:
             return web.Response(status=404, text="there is no such site")
         body = await request.read()

@@ -16,7 +16,9 @@ class Pauses:
     """The pauses between attempts, from `first_s` to `longest_s` seconds; none goes beyond the monotonic `deadline`."""
 
     def __init__(self, deadline: float, first_s: float, longest_s: float) -> None:
-        self._deadline, self._first, self._longest = deadline, first_s, longest_s
+        self._deadline = deadline
+        self._first = first_s
+        self._longest = longest_s
         self._failures = 0
 
     def next(self) -> float | None:

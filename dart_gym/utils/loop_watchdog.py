@@ -37,7 +37,10 @@ class LoopWatchdog:
         last_ticks: int = LAST_TICKS,
         end: Callable[[str], None] | None = None,
     ) -> None:
-        self._loop, self._tick_s, self._told_ticks, self._last_ticks = loop, tick_s, told_ticks, last_ticks
+        self._loop = loop
+        self._tick_s = tick_s
+        self._told_ticks = told_ticks
+        self._last_ticks = last_ticks
         self._end = end or _end_process
         self._answered, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="loop-watchdog", daemon=True)

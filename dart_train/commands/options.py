@@ -97,7 +97,11 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
     """Return a run that is there, for a command that reads. Raises `RunDirectoryError`; creates nothing."""
     run = RunDirectory(root)
     own_database = config.data.database_url() is None
-    what = "run" if not run.config.is_file() else "data" if own_database and not run.database.is_file() else ""
+    what = ""
+    if not run.config.is_file():
+        what = "run"
+    elif own_database and not run.database.is_file():
+        what = "data"
     if what:
         raise RunDirectoryError(
             f"there is no {what} at {root.absolute()}: name the configuration in the run's directory, or the directory "

@@ -35,9 +35,14 @@ def parity(
     from dart_train.parity.recorded_conversation import Shape
 
     compared = check_model.compare(
-        model, engine=engine, engine_options=_options(engine_options), device=device, engine_dtype=engine_dtype,
-        timeout_s=timeout, shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
-    )  # fmt: skip
+        model,
+        engine=engine,
+        engine_options=_options(engine_options),
+        device=device,
+        engine_dtype=engine_dtype,
+        timeout_s=timeout,
+        shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
+    )
     Console().print(gap_table(compared.gaps, check_model.spelling(compared, model)))
     write_json(json_file, compared.keys)
     bad = [item.pair for item in compared.gaps if not item.agrees]

@@ -78,7 +78,9 @@ def expand_rollout(config: RolloutConfig, url: str | None = None) -> RolloutConf
 
 def expand_tasks(config: RunConfig) -> RunConfig:
     """A run's configuration with every task named."""
-    demonstrations, evaluation, url = config.demonstrations, config.evaluation, config.cluster.url
+    demonstrations = config.demonstrations
+    evaluation = config.evaluation
+    url = config.cluster.url
     if demonstrations.tasks is not None:
         demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks, url))})
     rollout = expand_rollout(config.rollout, url)

@@ -14,7 +14,9 @@ from dart_train.trainer.attention.kernels import Attention, Layout, check_kernel
 from dart_train.trainer.attention.segments import KERNELS, KernelName, Segment
 from dart_train.trainer.step_cost import synchronize
 
-HEADS, KEY_HEADS, HEAD_SIZE = 8, 2, 64
+HEADS = 8
+KEY_HEADS = 2
+HEAD_SIZE = 64
 PROMPT, BRANCH = 384, 96
 """Places of a prompt that two branches see; a third, packed segment sees neither. None is a multiple of 128."""
 RIGHT = {torch.float32: 1e-4, torch.bfloat16: 3e-2}

@@ -33,9 +33,13 @@ def run_check(check: Check, setting: CheckSetting) -> list[Outcome]:
         with said.open("wb") as errors:
             # A session of its own, so that ranks and servers of a check that hangs end with it.
             process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=_environment(),
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                env=_environment(),
                 preexec_fn=die_with_parent(),
-            )  # fmt: skip
+            )
             try:
                 status = process.wait(check.limit_s)
             except subprocess.TimeoutExpired:

@@ -52,9 +52,13 @@ def _properties(index: int) -> Outcome:
         )
     if major < 8:
         return Outcome(
-            name, Status.FAILED, found, "compute capability 8.0 (bfloat16)", "train with fp16, or on a newer device",
+            name,
+            Status.FAILED,
+            found,
+            "compute capability 8.0 (bfloat16)",
+            "train with fp16, or on a newer device",
             values,
-        )  # fmt: skip
+        )
     return Outcome(name, Status.OK, found, values=values)
 
 

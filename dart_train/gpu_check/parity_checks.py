@@ -17,9 +17,13 @@ def check_embedded(setting: CheckSetting) -> list[Outcome]:
     """Compare the embedded engine and every layout and kernel of the trainer with the model's own pass."""
     shape = LARGE if setting.own_model else SMALL
     compared = compare(
-        setting.model_dir, engine="transformers", device=setting.device, engine_dtype="bfloat16", shape=shape,
+        setting.model_dir,
+        engine="transformers",
+        device=setting.device,
+        engine_dtype="bfloat16",
+        shape=shape,
         dtypes=(torch.float32, torch.bfloat16),
-    )  # fmt: skip
+    )
     return [_outcome("parity, embedded engine", compared)]
 
 

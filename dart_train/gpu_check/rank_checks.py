@@ -57,9 +57,17 @@ def _run_ranks(work: str, setting: CheckSetting) -> dict[str, Any]:
     """
     output = setting.scratch / f"{work}.json"
     command = [
-        sys.executable, "-m", "dart_train.launch.rank_launcher", "--standalone", f"--nproc-per-node={setting.devices}",
-        "--module", "dart_train.gpu_check.rank_work", work, json.dumps(setting.as_values()), str(output),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "dart_train.launch.rank_launcher",
+        "--standalone",
+        f"--nproc-per-node={setting.devices}",
+        "--module",
+        "dart_train.gpu_check.rank_work",
+        work,
+        json.dumps(setting.as_values()),
+        str(output),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=die_with_parent())
     if done.returncode or not output.is_file():

@@ -95,18 +95,23 @@ def model_size(shape: StepShape) -> ModelSize:
     layer = 2 * width * width + width + 2 * (width + 1) * keys + 3 * width * inner + 2 * width
     embeddings = text["vocab_size"] * width
     numbers = {
-        "model.layers.all": layer * shape.layers, "model.embed_tokens.weight": embeddings, "model.norm.weight": width,
+        "model.layers.all": layer * shape.layers,
+        "model.embed_tokens.weight": embeddings,
+        "model.norm.weight": width,
         "lm_head.weight": embeddings,
-    }  # fmt: skip
+    }
     return ModelSize.of({"text_config": text, "vision_config": PUBLISHED["7b"]["vision_config"]}, numbers)
 
 
 def planned_memory(shape: StepShape, tokens: int, *, half: bool) -> RankMemory:
     """Return the plan of one rank that trains the shape with checkpointing and AdamW."""
     setting = Setting(
-        half=half, checkpointing=True, trains_tower=False, lora_rank=LORA_RANK if shape.lora else 0,
+        half=half,
+        checkpointing=True,
+        trains_tower=False,
+        lora_rank=LORA_RANK if shape.lora else 0,
         half_base=shape.lora and half,
-    )  # fmt: skip
+    )
     return rank_memory(model_size(shape), setting, Work(tokens, tokens // RESPONSE_SHARE))
 
 
@@ -139,9 +144,13 @@ def _speed_outcome(
     found = f"{tokens / seconds:,.0f} tokens/s, {flops / seconds / 1e12:.2f} TFLOP/s{share}, "
     found += f"{seconds:.2f} s a pass, {optimizer_seconds:.3f} s the optimizer ({shape.title})"
     values: dict[str, float | str] = {
-        "tokens_per_second": tokens / seconds, "flops": flops / seconds, "seconds": seconds, "layers": shape.layers,
-        "optimizer_seconds": optimizer_seconds, "shape": shape.title,
-    }  # fmt: skip
+        "tokens_per_second": tokens / seconds,
+        "flops": flops / seconds,
+        "seconds": seconds,
+        "layers": shape.layers,
+        "optimizer_seconds": optimizer_seconds,
+        "shape": shape.title,
+    }
     if used is not None:
         values["mfu"] = used
         if used < LOW_MFU:
@@ -209,7 +218,9 @@ def _model(shape: StepShape, tokens: ModelTokens, device: torch.device) -> Any:
             "num_hidden_layers": shape.layers,
             "max_position_embeddings": 128000,
             "rope_parameters": {
-                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [first, second, half_head - first - second],
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": [first, second, half_head - first - second],
             },
             "tie_word_embeddings": False,
             "use_sliding_window": False,
@@ -218,7 +229,7 @@ def _model(shape: StepShape, tokens: ModelTokens, device: torch.device) -> Any:
         image_token_id=tokens.image_pad_id,
         vision_start_token_id=tokens.vision_start_id,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     dtype = torch.bfloat16 if shape.lora else torch.float32
     with device:
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")

@@ -254,7 +254,9 @@ class ClusterNodes:
 
     def _look_at(self, node: dict[str, Any]) -> str:
         """Begin to use a node that offers desktops; returns what is wrong with it, "" if nothing is."""
-        identity, name, offered = node["NodeID"], node["NodeManagerAddress"], node["Resources"].get(DESKTOPS, 0)
+        identity = node["NodeID"]
+        name = node["NodeManagerAddress"]
+        offered = node["Resources"].get(DESKTOPS, 0)
         if not offered:
             return ""
         facts = self._facts.get(identity) or self._ask(identity, name)

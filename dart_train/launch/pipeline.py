@@ -76,7 +76,10 @@ class Pipeline:
         nodes: ClusterNodes | None = None,
     ) -> None:
         self.nodes = nodes
-        self.config, self.run, self.panel, self.placement = config, run, panel, placement
+        self.config = config
+        self.run = run
+        self.panel = panel
+        self.placement = placement
         self.state = RunState(run.root / "state.json")
         self.supervisor = Supervisor(
             run.logs,
@@ -305,7 +308,9 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
         command: what it is: "learn", "rollout", "cluster", ...
         placement: of this machine.
     """
-    wanted, argv, gpus = placement.demand, spec.argv, placement.trainer[:0]
+    wanted = placement.demand
+    argv = spec.argv
+    gpus = placement.trainer[:0]
     shared = ("--gpu-memory", f"{wanted.trainer_memory:g}") if wanted.shared else ()
     match command:
         case "learn":

@@ -37,7 +37,9 @@ def go_on_from(start: RunDirectory, config: RunConfig, run: RunDirectory) -> Non
     shutil.copytree(start.root, fresh, ignore=shutil.ignore_patterns("*.sock", "*.lock"))
     copy = RunDirectory(fresh)
     write_text(copy.config, dump_config(config))
-    engine, old, new = sa.create_engine(copy.database_url), start.root.absolute(), run.root.absolute()
+    engine = sa.create_engine(copy.database_url)
+    old = start.root.absolute()
+    new = run.root.absolute()
     with engine.begin() as connection:  # versions are known by their place
         connection.execute(checkpoint.update().values(path=sa.func.replace(checkpoint.c.path, f"{old}/", f"{new}/")))
     engine.dispose()

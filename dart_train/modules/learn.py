@@ -72,7 +72,9 @@ class EndOfData:
     """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left, or nothing improves."""
 
     def __init__(self, context: ModuleContext, data: Leasing, groups: int) -> None:
-        self._context, self._data, self._groups = context, data, groups
+        self._context = context
+        self._data = data
+        self._groups = groups
         self._looked = 0.0
         self._ended = False
 

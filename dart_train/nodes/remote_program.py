@@ -67,7 +67,10 @@ class RemoteProgram(Polled):
         self.started: Any = None
         self.asks = asks
         self.since = time.time()
-        self._actor, self._answer, self._log, self._metrics = actor, begun, log, metrics
+        self._actor = actor
+        self._answer = begun
+        self._log = log
+        self._metrics = metrics
         self._seen: dict[str, int] = {}
         self._looked = 0.0
 
@@ -149,7 +152,8 @@ class RemoteProgram(Polled):
     def _take(self, parts: dict[str, bytes]) -> None:
         for name, part in parts.items():
             self._seen[name] = self._seen.get(name, 0) + len(part)
-            path = self._log if name == "log" else self._metrics / name if self._metrics else None
+            metrics = self._metrics / name if self._metrics else None
+            path = self._log if name == "log" else metrics
             if path is not None:
                 with path.open("ab") as file:
                     file.write(part)

@@ -23,7 +23,9 @@ class RemoteRanks(Polled):
         self, first: RemoteProgram, start_others: Callable[[dict[str, str]], Sequence[RemoteProgram]], nodes: int
     ) -> None:
         super().__init__(first.name)
-        self._programs, self._start_others, self._nodes = [first], start_others, nodes
+        self._programs = [first]
+        self._start_others = start_others
+        self._nodes = nodes
 
     @property
     def node(self) -> str:

@@ -63,7 +63,9 @@ def _signed(host: str | None, by: RunKeys | None) -> tuple[bytes, bytes]:
         raise DartTrainError(f"{error}: a run on Ray needs it: pip install 'dart-gui[ray]'") from error
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host or "dart-train run")])
-    issuer, signer, extensions = name, key, list[tuple[Any, bool]]()
+    issuer = name
+    signer = key
+    extensions = list[tuple[Any, bool]]()
     if by is None or host is None:
         usage = {**dict.fromkeys(_USAGES, False), **dict.fromkeys(_SIGNS, True), "decipher_only": False}
         extensions += [(x509.BasicConstraints(ca=True, path_length=0), True), (x509.KeyUsage(**usage), True)]

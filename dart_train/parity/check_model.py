@@ -41,10 +41,16 @@ class Compared:
 
 
 def compare(
-    model_dir: str | Path, *, engine: str = "transformers", engine_options: dict[str, Any] | None = None,
-    device: str = "cpu", engine_dtype: str | None = None, shape: Shape = Shape(),
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16), timeout_s: float = REQUEST_TIMEOUT_S,
-) -> Compared:  # fmt: skip
+    model_dir: str | Path,
+    *,
+    engine: str = "transformers",
+    engine_options: dict[str, Any] | None = None,
+    device: str = "cpu",
+    engine_dtype: str | None = None,
+    shape: Shape = Shape(),
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Compared:
     """Sample a conversation and compute its log-probabilities in every way.
 
     Args:
@@ -96,18 +102,28 @@ def spelling(compared: Compared, model_dir: str | Path) -> Any:
 
 
 async def _record(
-    model_dir: str | Path, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape,
+    model_dir: str | Path,
+    engine: str,
+    options: dict[str, Any] | None,
+    device: str,
+    dtype: str,
+    shape: Shape,
     timeout_s: float,
-) -> Recorded:  # fmt: skip
+) -> Recorded:
     async with open_engine(str(model_dir), engine, options, device, dtype, shape, timeout_s) as opened:
         return await record(opened, model_dir, shape)
 
 
 @asynccontextmanager
 async def open_engine(
-    model_dir: str, engine: str, options: dict[str, Any] | None, device: str, dtype: str, shape: Shape,
+    model_dir: str,
+    engine: str,
+    options: dict[str, Any] | None,
+    device: str,
+    dtype: str,
+    shape: Shape,
     timeout_s: float = REQUEST_TIMEOUT_S,
-) -> AsyncIterator[Engine]:  # fmt: skip
+) -> AsyncIterator[Engine]:
     """Open an engine that serves a model, by kind or address, and close it at the end; see `compare`."""
     if "://" in engine:
         client = connect_engine(engine, model_dir, request_timeout_s=timeout_s)

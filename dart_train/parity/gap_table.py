@@ -49,7 +49,9 @@ def gap(
 
 def expected_gap(*, layers: int, half: bool) -> float:
     """Most that rounding explains, in nats; `half`: whether one of the two computes in bfloat16 or float16."""
-    return HALF if half else EXACT if layers <= 4 else FLOAT32
+    if half:
+        return HALF
+    return EXACT if layers <= 4 else FLOAT32
 
 
 def gap_table(gaps: Sequence[Gap], spelled: Callable[[int, int], str]) -> Table:

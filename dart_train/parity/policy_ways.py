@@ -51,9 +51,13 @@ class Way:
 
 
 def all_ways(
-    model_dir: str | Path, recorded: Recorded, *, device: torch.device, temperature: float,
+    model_dir: str | Path,
+    recorded: Recorded,
+    *,
+    device: torch.device,
+    temperature: float,
     dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
-) -> Iterator[Way]:  # fmt: skip
+) -> Iterator[Way]:
     """Every way, the model's own first, in float32."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     model = load_model(model_dir).to(device).eval().requires_grad_(False)

@@ -67,10 +67,14 @@ async def record(engine: Engine, model_dir: str | Path, shape: Shape) -> Recorde
             answer = await engine.generate(
                 prompt,
                 Sampling(
-                    max_tokens=shape.tokens, temperature=shape.temperature, seed=100 * rollout + step,
-                    stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids, training=True,
+                    max_tokens=shape.tokens,
+                    temperature=shape.temperature,
+                    seed=100 * rollout + step,
+                    stop_ids=tokens.stop_ids,
+                    suppressed_ids=tokens.suppressed_ids,
+                    training=True,
                 ),
-            )  # fmt: skip
+            )
             samples.append(
                 Sample(prompt.token_ids, hashes, answer.response_ids, answer.logprobs, trajectory=rollout, group=0)
             )

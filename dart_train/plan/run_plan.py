@@ -113,7 +113,9 @@ class RunPlan:
 def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> RunPlan:
     """Work out a run."""
     wanted = demand(config, machine.gpus)
-    engine, ranks, setting = _engine(config, size, machine, assumed), wanted.ranks, rank_setting(config, wanted.ranks)
+    engine = _engine(config, size, machine, assumed)
+    ranks = wanted.ranks
+    setting = rank_setting(config, wanted.ranks)
     trajectories = config.trainer.groups_per_step * config.rollout.group_size
     row, rows = _rows(config, assumed)
     own = max(trajectories // ranks, 1)
@@ -312,9 +314,14 @@ def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
 
 
 def _changes(
-    config: RunConfig, memory: RankMemory, room: int | None, setting: Setting, engine: EnginePlan,
-    host: Mapping[str, int], machine: Machine,
-) -> list[str]:  # fmt: skip
+    config: RunConfig,
+    memory: RankMemory,
+    room: int | None,
+    setting: Setting,
+    engine: EnginePlan,
+    host: Mapping[str, int],
+    machine: Machine,
+) -> list[str]:
     """Return what would make a run fit, or faster."""
     rollout = config.rollout
     idle = idle_workers(rollout.workers, rollout.group_size, config.data.curation)

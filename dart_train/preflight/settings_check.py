@@ -107,7 +107,9 @@ def _plugins(config: RunConfig) -> list[str]:
 
 def _sections(config: RunConfig) -> Iterator[str]:
     """Keys against keys of other sections."""
-    rollout, curation, evaluation = config.rollout, config.data.curation, config.evaluation
+    rollout = config.rollout
+    curation = config.data.curation
+    evaluation = config.evaluation
     size, trainer = rollout.group_size, config.trainer
     if curation.dynamic_rollouts and curation.min_rollouts > size:
         yield (

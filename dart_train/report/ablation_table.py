@@ -63,7 +63,8 @@ def outcome_of(variant: str, seed: int, run: RunDirectory, crashed: str = "") ->
     rows = [row for row in read_metrics(run.metrics("held_out")) if "success" in row]
     figures = read_json(run.figures, f"remove {run.root} and run again") if run.figures.exists() else {}
     state = RunState(run.root / "state.json").values["phases"].get("rl", {}).get("spans")
-    start = state[0][0] if state else rows[0]["t"] if rows else 0.0
+    first_row = rows[0]["t"] if rows else 0.0
+    start = state[0][0] if state else first_row
     before, success = figures.get("success_before"), figures.get("success_after")
     curve = [(float(row["rollouts"]), row["t"] - start, row["success"]) for row in rows]
     if before is not None and (not curve or curve[0][0] > 0):

@@ -13,7 +13,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  the backend must be chosen first
 
 INK, FAINT = "#1f2933", "#9aa5b1"
-BEFORE, AFTER, CONSTANT = "#b8c4d0", "#2563eb", "#d97706"
+BEFORE = "#b8c4d0"
+AFTER = "#2563eb"
+CONSTANT = "#d97706"
 PALETTE = ("#2563eb", "#059669", "#d97706", "#7c3aed", "#db2777", "#0891b2", "#65a30d", "#dc2626")
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -126,8 +128,15 @@ def ablation(
             if row["success"] is not None:
                 low, high = row["success_interval"] or (row["success"], row["success"])
                 bars.barh(y, row["success"], height=0.6, color=color)
-                bars.errorbar([row["success"]], [y], xerr=[[row["success"] - low], [high - row["success"]]],
-                              fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)  # fmt: skip
+                bars.errorbar(
+                    [row["success"]],
+                    [y],
+                    xerr=[[row["success"] - low], [high - row["success"]]],
+                    fmt="none",
+                    ecolor=INK,
+                    elinewidth=0.8,
+                    capsize=2,
+                )
             for curve in curves[variant]:
                 lines.plot(*zip(*curve, strict=True), color=color, linewidth=0.7, alpha=0.2)
             mean = [np.mean(points, axis=0) for points in zip(*curves[variant], strict=False)]
@@ -165,8 +174,14 @@ def turns(data: ReportData) -> str:
         for label, values in data.entropies.items():
             entropy.plot(range(1, len(values) + 1), values, marker="o", markersize=3, label=f"{label} rollouts")
         held_out.plot(*zip(*data.held_out, strict=True), color=AFTER, marker="o")
-        titles = ("rollouts", "mean steps", "mean size of groups", "success by mean steps, first to last",
-                  "entropy by step of the episode", "held-out success beside training")  # fmt: skip
+        titles = (
+            "rollouts",
+            "mean steps",
+            "mean size of groups",
+            "success by mean steps, first to last",
+            "entropy by step of the episode",
+            "held-out success beside training",
+        )
         for axis, title in zip(axes.flat, titles, strict=True):
             axis.set_title(title, fontsize=9, loc="left", color=INK)
         by_length.set_ylim(-0.02, 1.02)

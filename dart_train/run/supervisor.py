@@ -186,7 +186,9 @@ class Supervisor:
         unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
     ) -> None:
         self.disk = Availability("the disk", unavailable_timeout_s, words=("is full", "has space again"))
-        self.log_dir, self._handed_on, self._elsewhere = log_dir, tuple(handed_on), elsewhere
+        self.log_dir = log_dir
+        self._handed_on = tuple(handed_on)
+        self._elsewhere = elsewhere
         self.modules: dict[str, Module] = {}
         log_dir.mkdir(parents=True, exist_ok=True)
 

@@ -175,11 +175,17 @@ def _header(view: View, now: float) -> RenderableType:
 def _phases(view: View) -> RenderableType:
     text = Text()
     for phase in view.phases:
-        mark, color, style = ("○", "dim", "dim")
+        mark = "○"
+        color = "dim"
+        style = "dim"
         if phase.finished:
-            mark, color, style = ("✓", "green", "dim")
+            mark = "✓"
+            color = "green"
+            style = "dim"
         elif phase.name == view.current:
-            mark, color, style = ("●", "blue", "bold")
+            mark = "●"
+            color = "blue"
+            style = "bold"
         title = phase.title.replace(" ", "\N{NO-BREAK SPACE}")  # lines break between phases, not within
         text.append(f" {mark}\N{NO-BREAK SPACE}", color).append(f"{title} ", style)
     return text
@@ -306,7 +312,9 @@ def _loss_rows(view: View) -> list[_Row]:
     if data:
         rows.append(("groups", f"{data.get('eligible_groups', 0)} ready"))
         rows.append(("dropped", f"{data.get('no_signal', 0)} no signal {data.get('stale', 0)} stale"))
-    lost, given_up, faults = rollout.get("lost", 0), rollout.get("given_up", 0), rollout.get("engine_faults", {})
+    lost = rollout.get("lost", 0)
+    given_up = rollout.get("given_up", 0)
+    faults = rollout.get("engine_faults", {})
     if lost or given_up:
         rows.append(("lost", Text(f"{lost} rollouts" + f" · {given_up} given up" * bool(given_up), "yellow")))
     if faults:

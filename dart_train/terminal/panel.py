@@ -106,7 +106,10 @@ class Panel:
 
     def begin(self, name: str) -> None:
         """A phase starts."""
-        self.view.current, self.view.done, self.view.total, self.view.detail = name, 0.0, 0.0, ""
+        self.view.current = name
+        self.view.done = 0.0
+        self.view.total = 0.0
+        self.view.detail = ""
         self._waits = ""
         phase = self._phase(name)
         phase.started = time.monotonic()
@@ -158,7 +161,9 @@ class Panel:
             take_line(view, row)
         self._trainer.poll()
         self._data.poll()
-        view.rollout, view.trainer, view.data = self._rollout.last, self._trainer.last, self._data.last
+        view.rollout = self._rollout.last
+        view.trainer = self._trainer.last
+        view.data = self._data.last
         view.done, view.total = view.rollout.get("rollouts", 0), view.rollout.get("budget") or 0
 
     def _drawn(self) -> RenderableType:
@@ -191,7 +196,9 @@ class RolloutPanel:
         """Show the service's present figures."""
         view = self.view
         take_line(view, row)
-        view.rollout, view.done, view.total = row, row["rollouts"], row["budget"] or 0
+        view.rollout = row
+        view.done = row["rollouts"]
+        view.total = row["budget"] or 0
         self._live.update(draw(view, time.monotonic(), self._console.width, self._console.height))
 
 

@@ -20,7 +20,9 @@ class BadSteps:
     """Judges the steps of one trainer, bears `most` bad ones in a row; `skipped` counts those of earlier lives too."""
 
     def __init__(self, most: int, output_dir: Path, ranks: Ranks) -> None:
-        self._most, self._output_dir, self._ranks = most, output_dir, ranks
+        self._most = most
+        self._output_dir = output_dir
+        self._ranks = ranks
         self._in_a_row = 0
         self.skipped = 0
 
@@ -47,8 +49,10 @@ class BadSteps:
         self._in_a_row += 1
         _log.warning(
             "step %d is not finite and was skipped (%d in a row); it was made of %s",
-            step, self._in_a_row, ", ".join(made_of[:8]),
-        )  # fmt: skip
+            step,
+            self._in_a_row,
+            ", ".join(made_of[:8]),
+        )
         if self._in_a_row >= self._most:
             raise TrainingError(
                 f"{self._in_a_row} steps in a row had a loss or gradient that is not finite; the weights are those "

@@ -159,9 +159,14 @@ class DartGRPOTrainer(ShardedTrainer):
     def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
         """Set up the accounts of what is leased, published, saved and left out."""
         self.publisher = Publisher(
-            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
-            keep_s=args.keep_published_s, ranks=self.ranks,
-        )  # fmt: skip
+            data,
+            self._checkpoints,
+            self.model_dir,
+            every=args.publish_steps,
+            keep=args.keep_published,
+            keep_s=args.keep_published_s,
+            ranks=self.ranks,
+        )
         self.leases = LeaseSource(
             data,
             holder,
@@ -184,10 +189,15 @@ class DartGRPOTrainer(ShardedTrainer):
         self.alarms = AlarmBoard(args.alarm_window, {} if half else {"engine_gap": ENGINE_GAP_EXACT})
         self._update_size: UpdateSize | None = None
         self.states = States(
-            output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded=bool(args.fsdp),
+            output_dir,
+            self.publisher,
+            self.leases,
+            self.bad_steps,
+            self.ranks,
+            sharded=bool(args.fsdp),
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
             shared=None if data.files.storage.directory else SharedStates(data, beside),
-        )  # fmt: skip
+        )
 
     def _trained_model(self, model: Any, args: DartGRPOConfig) -> Any:
         """The model that is trained, or this rank's part of it."""
@@ -467,9 +477,15 @@ class DartGRPOTrainer(ShardedTrainer):
     def _say(self, logs: dict[str, float]) -> None:
         _log.info(
             "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s%s",
-            self.state.global_step, self.publisher.version, logs.get("loss", 0.0), logs["reward"],
-            logs.get("entropy", 0.0), logs["perf/wait_s"], logs["perf/step_s"], _spoken_speed(logs),
-        )  # fmt: skip
+            self.state.global_step,
+            self.publisher.version,
+            logs.get("loss", 0.0),
+            logs["reward"],
+            logs.get("entropy", 0.0),
+            logs["perf/wait_s"],
+            logs["perf/step_s"],
+            _spoken_speed(logs),
+        )
         if self._metrics is not None:
             self._metrics.write(step=self.state.global_step, **logs)
 

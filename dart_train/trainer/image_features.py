@@ -187,7 +187,9 @@ def features_pay(
     occurrences = sum(len(batch.image_hashes) for batch in batches)
     separate = occurrences * ((3 if trainable else 1) + scoring_passes)
     kept: OrderedDict[str, int] = OrderedDict()
-    room, cost, with_gradient = capacity, 0, set[str]()
+    room = capacity
+    cost = 0
+    with_gradient = set[str]()
     for number in range(scoring_passes + 1):
         learns = trainable and number == scoring_passes
         for batch in batches:

@@ -51,7 +51,9 @@ class Policy:
         features_mb: int = 4096,
         kernel: KernelName = "sdpa",
     ) -> None:
-        self.model, self._kernel, self._suppressed = model, kernel, suppressed_ids
+        self.model = model
+        self._kernel = kernel
+        self._suppressed = suppressed_ids
         self._temperature, self._autocast = temperature, autocast
         self._features_bytes = features_mb << 20
 
@@ -86,9 +88,13 @@ class Policy:
 
         def work() -> tuple[Tensor, Tensor]:
             return response_logprobs(
-                self.model, micro, self._suppressed, temperature=self._temperature, features=features,
+                self.model,
+                micro,
+                self._suppressed,
+                temperature=self._temperature,
+                features=features,
                 kernel=self._kernel,
-            )  # fmt: skip
+            )
 
         with self._autocast():
             return through(self.model, work)

@@ -18,7 +18,9 @@ from dart_train.trainer.weights.ranks import Ranks
 
 def cut_of(args: TrainingArguments, ranks: Ranks) -> sharding.Cut:
     """Return how the language model is cut among ranks."""
-    half = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+    half = torch.float16 if args.fp16 else None
+    if args.bf16:
+        half = torch.bfloat16
     reshard = (args.fsdp_plugin_args or {}).get("reshard_after_forward", True)
     return sharding.Cut(args.device, ranks, half, reshard)
 

@@ -61,8 +61,14 @@ class States:
         sharded: bool,
         shared: SharedStates | None = None,
     ) -> None:
-        self._output_dir, self._best, self._sharded, self._shared = output_dir, best, sharded, shared
-        self._publisher, self._leases, self._bad_steps, self._ranks = publisher, leases, bad_steps, ranks
+        self._output_dir = output_dir
+        self._best = best
+        self._sharded = sharded
+        self._shared = shared
+        self._publisher = publisher
+        self._leases = leases
+        self._bad_steps = bad_steps
+        self._ranks = ranks
         self._recent: deque[float] = deque(maxlen=best.window)
         self._due = False
         self._saved = -1

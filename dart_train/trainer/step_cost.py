@@ -63,7 +63,8 @@ class StepCost:
             keeps_features: whether an image runs through the tower once in the step, instead of once per pass.
         """
         tokens, seen = attended(micro.layout.segments)
-        passes = 1 if not trained else ADAPTER_PASSES if self.adapter else WEIGHT_PASSES
+        trained_passes = ADAPTER_PASSES if self.adapter else WEIGHT_PASSES
+        passes = trained_passes if trained else 1
         self.flops += passes * self.size.forward_flops(tokens, seen, micro.num_tokens, 0, 0)
         tower_passes = WEIGHT_PASSES if self.trains_tower and model == "policy" else 1
         for name in micro.image_hashes:

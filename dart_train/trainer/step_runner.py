@@ -119,8 +119,14 @@ class StepRunner:
         backward: Callable[[Tensor], Any],
         limits: RememberedLimits | None = None,
     ) -> None:
-        self._settings, self._collator, self._policy, self._reference = settings, collator, policy, reference
-        self._demonstrations, self._ranks, self._device, self._memory = demonstrations, ranks, device, memory
+        self._settings = settings
+        self._collator = collator
+        self._policy = policy
+        self._reference = reference
+        self._demonstrations = demonstrations
+        self._ranks = ranks
+        self._device = device
+        self._memory = memory
         self._backward = backward
         self._limits = limits
         self._max_tokens = settings.micro_batch_tokens
@@ -406,8 +412,11 @@ class StepRunner:
         batch.metrics["dropped/too_long"] = batch.metrics.get("dropped/too_long", 0.0) + total
         _log.warning(
             "%s: %d steps of more than %d tokens do not fit and are dropped as too_long. %s",
-            why, total, bound, self._memory.explained(self._running),
-        )  # fmt: skip
+            why,
+            total,
+            bound,
+            self._memory.explained(self._running),
+        )
         return True
 
     def _leave_out_known(self) -> None:
@@ -436,8 +445,11 @@ class StepRunner:
         self.memory_retries += 1
         _log.warning(
             "step %d: %s; it is made of smaller ones, micro_batch_tokens is %d from now on instead of %d",
-            step + 1, why, half, before,
-        )  # fmt: skip
+            step + 1,
+            why,
+            half,
+            before,
+        )
         self._max_tokens = half
         batch.split(self._collator, half, self._ranks)
         self._work = self._fresh()

@@ -165,8 +165,12 @@ class _SupervisedTrainer(ShardedTrainer):
         arguments: TrainingArguments,
         ranks: Ranks,
     ) -> None:
-        self._samples, self._collator, self._suppressed = samples, collator, suppressed_ids
-        self._config, self._clock, self._ranks = config, clock, ranks
+        self._samples = samples
+        self._collator = collator
+        self._suppressed = suppressed_ids
+        self._config = config
+        self._clock = clock
+        self._ranks = ranks
         super().__init__(model=model, args=arguments, callbacks=[clock])
         self.remove_callback(PrinterCallback)
 
@@ -236,7 +240,10 @@ class _Clock(TrainerCallback):
         metrics: MetricsLog | None,
         ranks: Ranks,
     ) -> None:
-        self._config, self._on_progress, self._metrics, self._ranks = config, on_progress, metrics, ranks
+        self._config = config
+        self._on_progress = on_progress
+        self._metrics = metrics
+        self._ranks = ranks
         self._started, self._seconds = time.monotonic(), 0.0
         self._loss = math.nan
         self.progress = Progress(0, 0.0, math.nan, 0.0)

@@ -68,9 +68,15 @@ def run_trainer(
 
     checkpoint.remove_incomplete(checkpoints)
     publisher = Publisher(
-        data, checkpoints, model_dir, every=settings.publish_steps, keep=settings.keep_published,
-        keep_s=settings.keep_published_s, save=save, take=None,
-    )  # fmt: skip
+        data,
+        checkpoints,
+        model_dir,
+        every=settings.publish_steps,
+        keep=settings.keep_published,
+        keep_s=settings.keep_published_s,
+        save=save,
+        take=None,
+    )
     contained = publisher.contained(model_dir)
     data.resume(holder, contained)
     publisher.begin(trainer, None, model_dir, contained)

@@ -62,9 +62,14 @@ class Decoder:
             )
 
     def prefill(
-        self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = (),
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        mask: Tensor,
+        room: int,
+        deep: Sequence[Tensor] = (),
         before: Sequence[list[list[Tensor]] | None] = (),
-    ) -> tuple[DecodeState, Tensor]:  # fmt: skip
+    ) -> tuple[DecodeState, Tensor]:
         """Run left-padded prompts.
 
         Args:
@@ -91,9 +96,13 @@ class Decoder:
         visible = F.pad(F.pad(mask, (past, 0)), (0, room), value=True)[:, None, None]
         keys, values = zip(*(_empty_cache(layer, embeds, shape) for layer in self._model.layers), strict=True)
         state = DecodeState(
-            keys=list(keys), values=list(values), cos=cos[:, :, None], sin=sin[:, :, None], visible=visible,
+            keys=list(keys),
+            values=list(values),
+            cos=cos[:, :, None],
+            sin=sin[:, :, None],
+            visible=visible,
             length=past,
-        )  # fmt: skip
+        )
         for row, (one, size) in enumerate(zip(before, places, strict=False)):
             visible[row, :, :, past - size : past] = True
             for parts, kept in zip((state.keys, state.values), one or (), strict=False):
@@ -168,7 +177,9 @@ def _recur(mixer: Any, hidden: Tensor, state: DecodeState, index: int, real: Ten
     inputs, beta, decay = gated_delta.project(mixer, hidden)
     recent = state.keys[index]
     if real is not None:
-        inputs, beta, decay = inputs * real, beta * real, decay * real
+        inputs = inputs * real
+        beta = beta * real
+        decay = decay * real
     inputs = torch.cat([recent, inputs], 1)
     if real is not None:  # what was read before stands directly before the first token that is no padding
         first = (~real).sum(1) + torch.arange(recent.shape[1], device=recent.device)

@@ -58,9 +58,15 @@ def recur(module: Any, inputs: Tensor, beta: Tensor, decay: Tensor, memory: Tens
     # Kernels of the recurrent form have no backward pass.
     name = "recurrent" if beta.shape[1] == 1 and not torch.is_grad_enabled() else "chunk"
     return getattr(published, f"torch_{name}_gated_delta_rule")(
-        query, key, value.unflatten(-1, (-1, module.head_v_dim)), g=decay, beta=beta, initial_state=memory,
-        output_final_state=True, use_qk_l2norm_in_kernel=True,
-    )  # fmt: skip
+        query,
+        key,
+        value.unflatten(-1, (-1, module.head_v_dim)),
+        g=decay,
+        beta=beta,
+        initial_state=memory,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
 
 
 def finish(module: Any, mixed: Tensor, hidden: Tensor) -> Tensor:

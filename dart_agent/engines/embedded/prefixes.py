@@ -33,9 +33,11 @@ class Prefixes:
         known = (
             (len(key[0]), key)
             for key in self._kept
-            if len(key[0]) < len(ids) and ids[len(key[0]) - 1] == key[0][-1]  # most are told apart by one id
-            and ids[: len(key[0])] == key[0] and images[: len(key[1])] == key[1]
-        )  # fmt: skip
+            if len(key[0]) < len(ids)
+            and ids[len(key[0]) - 1] == key[0][-1]  # most are told apart by one id
+            and ids[: len(key[0])] == key[0]
+            and images[: len(key[1])] == key[1]
+        )
         length, key = max(known, default=(0, ((), ())))
         if length:
             self._kept.move_to_end(key)

@@ -73,9 +73,14 @@ class QwenRunner:
 
     @classmethod
     def load(
-        cls, model_dir: str | Path, vision: VisionSpec, *, device: str = "cpu", dtype: str = "float32",
+        cls,
+        model_dir: str | Path,
+        vision: VisionSpec,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
         vision_cache: int = 256,
-    ) -> QwenRunner:  # fmt: skip
+    ) -> QwenRunner:
         """Load a model directory."""
         from transformers import AutoModelForImageTextToText
 
@@ -295,7 +300,9 @@ def rope_positions(
         position += start - index
         end = start + frames * rows * columns
         out[:, start:end] = position + np.indices((frames, rows, columns)).reshape(3, -1)
-        position, index, taken = position + max(rows, columns), end, taken + end - start
+        position = position + max(rows, columns)
+        index = end
+        taken = taken + end - start
     out[:, index:] = np.arange(position, position + len(token_ids) - index)
     return out
 

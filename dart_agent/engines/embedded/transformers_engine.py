@@ -57,7 +57,9 @@ class TransformersEngine:
         """Load a model."""
         if threads is not None:
             torch.set_num_threads(threads)
-        self._name, self._path, self._version = name, str(model_dir), version
+        self._name = name
+        self._path = str(model_dir)
+        self._version = version
         self._max_batch = max_batch
         self._tokens = ModelTokens.load(model_dir)
         self._runner = QwenRunner.load(

@@ -73,7 +73,9 @@ class OpenAICompatibleEngine:
         if not key and host not in ("localhost", "127.0.0.1", "::1"):
             raise ConfigurationError(f"no API key for {host}: set the environment variable {key_env}")
         self._server = HTTPServer(url, key=key, key_env=key_env)
-        self._model, self._tokens, self._name = model, tokens, name or model
+        self._model = model
+        self._tokens = tokens
+        self._name = name or model
         self._timeout, self._extra = timeout_s, dict(extra or {})
         self._in_flight = self._requests = self._generated = 0
 

@@ -117,9 +117,14 @@ class VLLMControl(HTTPServer):
         await self._steer("/finish_weight_update", json={"weight_version": label})
 
     async def _steer(
-        self, path: str, *, method: str = "POST", json: Any = None, params: dict[str, str] | None = None,
+        self,
+        path: str,
+        *,
+        method: str = "POST",
+        json: Any = None,
+        params: dict[str, str] | None = None,
         timeout_s: float = 60.0,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         try:
             return await self.ask(method, path, json=json, params=params, timeout_s=timeout_s)
         except RouteMissing as error:

@@ -85,7 +85,9 @@ class VLLMEngine:
         self._loading = loading or FromFiles()
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
-        self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
+        self._timeout = timeout_s
+        self._update_timeout = update_timeout_s
+        self._pause = pause
         self._probed, self._probing = False, asyncio.Lock()
         self._images = ServerImages()
         self._in_flight = self._requests = self._generated = 0
@@ -186,7 +188,10 @@ class VLLMEngine:
                 if not begun or self._route == GENERATE_ROUTE:
                     raise
                 _log.info("%s cannot continue a response that was cut off: it is begun again", self._name)
-                parts, versions, rest, left = [], [], prompt, sampling
+                parts = []
+                versions = []
+                rest = prompt
+                left = sampling
                 continue
             versions += made_by
             parts.append(answer)

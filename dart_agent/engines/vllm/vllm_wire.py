@@ -199,7 +199,9 @@ def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
 
 def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
     """A request that shows which log-probabilities a server returns: with one token allowed, that one is certain."""
-    start, end, newline = [tokens.im_start_id], [tokens.im_end_id], tokens.encode("\n")
+    start = [tokens.im_start_id]
+    end = [tokens.im_end_id]
+    newline = tokens.encode("\n")
     ids = [*start, *tokens.encode("user\nok"), *end, *newline, *start, *tokens.encode("assistant\n")]
     return Prompt(tuple(ids)), Sampling(1), {"allowed_token_ids": [tokens.im_end_id]}
 

@@ -90,7 +90,9 @@ class WeightSender:
         buffer_bytes: int = 1 << 30,
         log: Path | None = None,
     ) -> None:
-        self.backend, self.address, self.buffer_bytes = backend, address, buffer_bytes
+        self.backend = backend
+        self.address = address
+        self.buffer_bytes = buffer_bytes
         self._argv = (python or sys.executable, str(SENDER), "cpu" if backend == "tcp" else device)
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -164,7 +166,9 @@ class WeightSender:
             raise EngineError(f"the sender of weights cannot be started with {self._argv[0]}: {error}") from error
 
     async def _end(self, grace_s: float) -> None:
-        process, self._process, self._working = self._process, None, False
+        process = self._process
+        self._process = None
+        self._working = False
         if process is None:
             return
         if process.stdin is not None:

@@ -222,7 +222,9 @@ class Sender:
 
     def leave(self) -> dict[str, Any]:
         """Leave the group, if there is one."""
-        group, self._group, self._waiting = self._group, None, None
+        group = self._group
+        self._group = None
+        self._waiting = None
         if group is not None:
             group.destroy()
         return {}

@@ -96,7 +96,9 @@ def _segments(
             name = _NAME.match(text, start)
             if name and name[1].lower() in known and not _quoted_later(text, marker, found.end()):
                 raise
-            tries, searched, problem = tries + 1, found.end(), problem or error
+            tries = tries + 1
+            searched = found.end()
+            problem = problem or error
             continue
         if not some or _goes_on(text, marker, end, some):
             tries, searched = tries + 1, found.end()

@@ -29,7 +29,9 @@ class _Grammar:
 
     def __init__(self, opening: str, closing: str, comma: str, equals: str, quotes: Sequence[str]) -> None:
         end = rf"\s*+(?:[{closing}]|[{comma}]\s*+(?:[A-Za-z_]\w*+\s*+[{equals}]|[{closing}]))"
-        self.closing, self.closings, self.comma = closing, tuple(closing), comma
+        self.closing = closing
+        self.closings = tuple(closing)
+        self.comma = comma
         self.head = re.compile(rf"([A-Za-z_]\w*)[\s;]*[{opening}][\s;]*")
         self.key = re.compile(rf"([A-Za-z_]\w*)\s*[{equals}]\s*(?![{equals}])")
         self.after_value = re.compile(rf"[\s;]*([{comma}{closing}]?)[\s;]*")
@@ -143,7 +145,9 @@ def _call(text: str, start: int) -> Call | None:
 
 def _read(text: str, start: int, head: re.Match[str], grammar: _Grammar) -> Call:
     """The call whose name and opening bracket are `head`."""
-    name, position, closing = head[1], head.end(), grammar.closings
+    name = head[1]
+    position = head.end()
+    closing = grammar.closings
     arguments: dict[str, str] = {}
     while not text.startswith(closing, position):
         key, value, end = _argument(text, position, name, grammar)

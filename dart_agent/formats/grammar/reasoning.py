@@ -159,7 +159,10 @@ def _tags(text: str) -> Split:
                 thoughts.append((opened, mark.start()))
                 start = mark.end()
         else:  # nothing opened it: the prompt did, so all that came before was thought
-            thoughts, pieces, floor, start = [], [], mark.start(), mark.end()
+            thoughts = []
+            pieces = []
+            floor = mark.start()
+            start = mark.end()
     if not marked:
         return Split("", text)
     said = [text[begin:end] for begin, end in ((0, floor), *thoughts)]

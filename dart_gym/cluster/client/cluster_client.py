@@ -177,7 +177,9 @@ class ClientSession:
 
         Returns the reply, and the seconds that were waited for a slot, which one of several servers has first.
         """
-        goodbyes, moved, waited = self._goodbyes, False, 0.0
+        goodbyes = self._goodbyes
+        moved = False
+        waited = 0.0
         for more in reversed(range(MAX_SENDS)):  # on a bad line a new session can be lost as the first one was
             if self._servers.several and not self._holds_slot:
                 waited += await self._stand_in_line(max(0.0, deadline_s - waited))
@@ -202,7 +204,9 @@ class ClientSession:
 
     async def _stand_in_line(self, deadline_s: float) -> float:
         """Get a slot of whichever server has one first, keeping the place in each line; the seconds waited."""
-        started, failed, goodbyes = time.monotonic(), False, self._goodbyes
+        started = time.monotonic()
+        failed = False
+        goodbyes = self._goodbyes
         while self._goodbyes == goodbyes:
             remaining = max(0.0, started + deadline_s - time.monotonic())
             asking = asyncio.ensure_future(self._call("acquire", {}, remaining))
@@ -360,7 +364,9 @@ class ClientSession:
             reasons.append(error)
         else:
             self._holds_slot = self._holds_slot and welcome.resumed
-            self._connection, self._token, self._server = connection, welcome.session, server
+            self._connection = connection
+            self._token = welcome.session
+            self._server = server
             self._codec = welcome.codec
             self._receiver = FrameReceiver(peer_of(connection.transport.get_extra_info("socket")))
             return connection

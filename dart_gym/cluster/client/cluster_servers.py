@@ -94,12 +94,16 @@ class ServerRecord:
 
     def answered(self, load: Load, now: float) -> None:
         """Note a status."""
-        self.load, self.asked_at, self.placed = load, now, 0
+        self.load = load
+        self.asked_at = now
+        self.placed = 0
         self.failures, self.down_until = 0, -math.inf
 
     def failed(self, now: float) -> None:
         """Note that it did not answer, or takes nobody."""
-        self.failures, self.asked_at, self.placed = self.failures + 1, -math.inf, 0
+        self.failures = self.failures + 1
+        self.asked_at = -math.inf
+        self.placed = 0
         self.down_until = now + backoff(self.failures, FIRST_REST_S, LAST_REST_S)
 
     def is_down(self, now: float) -> bool:

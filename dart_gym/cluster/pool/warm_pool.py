@@ -71,7 +71,9 @@ class WarmPool:
         self.size = size
         self.desktops: list[WarmDesktop] = []
         self.taken = self.missed = 0
-        self._make_slot, self._admission, self._running = make_slot, admission, running
+        self._make_slot = make_slot
+        self._admission = admission
+        self._running = running
         self._asked: deque[tuple[float, DesktopSpec]] = deque(maxlen=_REMEMBERED)
         self._failed: dict[DesktopSpec, float] = {}
         self._ending: set[asyncio.Task[None]] = set()

@@ -110,7 +110,9 @@ class HttpRoutes:
         return response(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
 
     def _state(self, principal: Principal) -> Response:
-        status, views, hidden = self._server.status(principal), self._server.live_views, self._hidden(principal)
+        status = self._server.status(principal)
+        views = self._server.live_views
+        hidden = self._hidden(principal)
         for desktop in status["desktops"]:
             desktop["private"] = desktop["slot"] in hidden
             desktop.update(views.describe("" if desktop["private"] else desktop["slot"]))

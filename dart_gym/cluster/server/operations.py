@@ -76,8 +76,13 @@ class Operations:
         metrics: Metrics,
         live_views: LiveViews,
     ) -> None:
-        self._pool, self._choices, self._counters, self._osworld_urls = pool, choices, counters, osworld_urls
-        self._metrics, self._live_views, self._suites = metrics, live_views, suites
+        self._pool = pool
+        self._choices = choices
+        self._counters = counters
+        self._osworld_urls = osworld_urls
+        self._metrics = metrics
+        self._live_views = live_views
+        self._suites = suites
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, ServedSession, Gone], Awaitable[Reply]]] = {
             "acquire": self._acquire,
@@ -119,7 +124,9 @@ class Operations:
 
     def _vacate(self, served: ServedSession) -> None:
         if served.slot is not None:
-            slot, served.slot, served.session = served.slot, None, None
+            slot = served.slot
+            served.slot = None
+            served.session = None
             self._live_views.forget(slot.name)
             self._pool.release(slot)
 
@@ -134,7 +141,9 @@ class Operations:
         started = time.monotonic()
         why = functools.partial(self._pool.why_waiting, served.owner)
         slot = await self._patiently(self._pool.acquire(spec, served.owner), timeout, gone, why, self._pool.release)
-        served.slot, served.session, served.held_since = slot, Session(slot), time.monotonic()
+        served.slot = slot
+        served.session = Session(slot)
+        served.held_since = time.monotonic()
         waited = served.held_since - started
         self._counters["queue_ms"] += round(waited * 1000)
         return served.session, slot, waited

@@ -35,7 +35,10 @@ class PageServer:
         self, views: Iterable[str], routes: Iterable[web.RouteDef], port: int = 0, path: str = "/watch"
     ) -> None:
         """`path` is the page's, `routes` are what it asks for."""
-        self._views, self._routes, self._port, self._path = [*views], [*routes], port, path
+        self._views = [*views]
+        self._routes = [*routes]
+        self._port = port
+        self._path = path
         self._key = secrets.token_urlsafe(24)
         self._runner: web.AppRunner | None = None
 

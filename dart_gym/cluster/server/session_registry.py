@@ -118,7 +118,9 @@ class Sessions:
     def __init__(
         self, lifetimes: Lifetimes, give_back: Callable[[ServedSession], None], counters: Counter[str]
     ) -> None:
-        self.lifetimes, self._give_back, self._counters = lifetimes, give_back, counters
+        self.lifetimes = lifetimes
+        self._give_back = give_back
+        self._counters = counters
         self._sessions: dict[str, ServedSession] = {}
         self._over: OrderedDict[str, ClusterError] = OrderedDict()
         self._endings: set[asyncio.Task[None]] = set()
@@ -169,7 +171,9 @@ class Sessions:
 
     def attach(self, served: ServedSession, connection: ServerConnection, handler: asyncio.Task[Any]) -> None:
         """Give a session its connection; one that it had is half-open, or was given up, and is cut."""
-        replaced, served.connection, served.handler = served.connection, connection, handler
+        replaced = served.connection
+        served.connection = connection
+        served.handler = handler
         served.last_used = time.monotonic()
         if replaced is not None:
             replaced.transport.abort()
@@ -178,7 +182,9 @@ class Sessions:
 
     def detach(self, served: ServedSession) -> None:
         """Its connection is lost: the grace period begins, if there is something to come back to."""
-        served.connection, served.handler, served.last_used = None, None, time.monotonic()
+        served.connection = None
+        served.handler = None
+        served.last_used = time.monotonic()
         if served.slot is None:
             self._end(served)
 

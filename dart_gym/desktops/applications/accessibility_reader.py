@@ -31,7 +31,9 @@ NAMESPACES = {
     "act": NAMESPACE + "action",
 }
 MAX_DEPTH, MAX_WIDTH = 50, 1024
-CALC_COLUMNS, CALC_ROWS, CALC_CUT_OFF = 16384, 104_8576, 500
+CALC_COLUMNS = 16384
+CALC_ROWS = 104_8576
+CALC_CUT_OFF = 500
 CALL_TIMEOUT_MS = 800  # of one call to a program; on a busy machine it needs more
 CALL_SHARE_MS = 80  # and gets more where there is more time: of each second until the deadline
 CHROMIUM = ("Chromium", "chromium")  # which stands for Google Chrome here

@@ -42,9 +42,14 @@ class Framebuffer:
         with open(path, "rb", opener=_open_regular) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         words = _WORDS.unpack_from(self._map)
-        header_size, self.width, rows = words[0], words[4], words[5]
+        header_size = words[0]
+        self.width = words[4]
+        rows = words[5]
         self.height = spec.height
-        byte_order, bits_per_pixel, bytes_per_line, colors = words[7], words[11], words[12], words[19]
+        byte_order = words[7]
+        bits_per_pixel = words[11]
+        bytes_per_line = words[12]
+        colors = words[19]
         if bits_per_pixel != 32 or byte_order != 0:
             raise DesktopError(f"{path}: pixels of {bits_per_pixel} bits in order {byte_order}, not 32 in order 0")
         if (self.width, rows) != (spec.width, spec.drawn_height):
@@ -52,7 +57,9 @@ class Framebuffer:
         pixels = np.frombuffer(self._map, np.uint8, bytes_per_line * rows, header_size + colors * _COLOR_BYTES)
         lines = pixels.reshape(rows, bytes_per_line)
         shown = lines[:, : self.width * 4].reshape(rows, self.width, 4)
-        self._rows, self._pixels, self._margin = lines[: self.height], shown[: self.height], shown[self.height :]
+        self._rows = lines[: self.height]
+        self._pixels = shown[: self.height]
+        self._margin = shown[self.height :]
 
     def draw(self, frame: NDArray[np.uint8], cursor: Cursor | None = None) -> None:
         """Draw the screen into an (H, W, 3) uint8 RGB frame, and the cursor on top."""

@@ -34,7 +34,10 @@ class Settling:
 
     def hold(self, now_ms: float) -> None:
         """Begin a longer rest, to see whether programs work in it."""
-        self.held, self.looks, self.working, self.last_change_ms = True, 0, 0, now_ms
+        self.held = True
+        self.looks = 0
+        self.working = 0
+        self.last_change_ms = now_ms
         self.quiet_ms = max(self.quiet_ms, _WORK_REST_MS)
 
     def rest_again(self, now_ms: float) -> None:

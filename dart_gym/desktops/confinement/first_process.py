@@ -34,7 +34,9 @@ import threading
 
 PR_SET_DUMPABLE, PR_SET_NAME = 4, 15
 KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
-SECCOMP, SET_MODE_FILTER, NEW_LISTENER = {"x86_64": 317, "aarch64": 277}, 1, 8
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+SET_MODE_FILTER = 1
+NEW_LISTENER = 8
 RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
 NOTICE, ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 LONGEST_RECORD = 200
@@ -90,7 +92,10 @@ class Recorder:
     """
 
     def __init__(self, listener, refused, senders, record, signals):
-        self.listener, self.refused, self.senders, self.record = listener, refused, senders, record
+        self.listener = listener
+        self.refused = refused
+        self.senders = senders
+        self.record = record
         self.signals = signals
         self.seen = set()
 

@@ -87,15 +87,24 @@ _CONTROLS = (
 _IN_PART = frozenset({*SENDERS, "fcntl", "prlimit64"})
 
 _NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)  # CLONE_NEW*
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_UNIX = 1
+_INET = 2
+_INET6 = 10
+_NETLINK = 16
 _INET_PROTOCOLS = (0, 1, 6, 17, 58)  # by the kind of socket, ICMP, TCP, UDP, ICMPv6
 _NETLINK_PROTOCOLS = (0, 15)  # routes and interfaces (for getaddrinfo), devices (for libudev)
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)  # "which have I got", and what `setarch` asks for
 
 # libseccomp's ABI
-_ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
-_EQUAL, _MASKED_EQUAL, _GREATER = 4, 7, 6
-_BAD_ARCHITECTURE, _OPTIMIZE, _BINARY_TREE = 2, 8, 2
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+_NOTIFY = 0x7FC00000
+_EQUAL = 4
+_MASKED_EQUAL = 7
+_GREATER = 6
+_BAD_ARCHITECTURE = 2
+_OPTIMIZE = 8
+_BINARY_TREE = 2
 _LAST_NUMBER = 1024
 
 

@@ -35,7 +35,11 @@ Chromium tells a page first that something enters and asks only at the next moti
 answer counts from the motion after that. Under load the motions before are merged into one.
 """
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
-_UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
+# the wheel's buttons
+_UP = 4
+_DOWN = 5
+_LEFT = 6
+_RIGHT = 7
 
 
 def input_events(

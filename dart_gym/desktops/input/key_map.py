@@ -12,14 +12,19 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-SHIFT, LOCK, CONTROL = 1, 2, 4
+SHIFT = 1
+LOCK = 2
+CONTROL = 4
 _NUM_LOCK, _LEVEL_SHIFTS = (
     0xFF7F,
     frozenset({0xFE03, 0xFE11, 0xFF7E}),
 )  # ISO_Level3_Shift, ISO_Level5_Shift, Mode_switch
 _SHIFTS = frozenset({0xFFE1, 0xFFE2})
 _NUMBER_PAD = range(0xFF80, 0xFFBE)
-_HEADER, _TYPE, _ENTRY, _KEY = struct.Struct("=2xBBHBBBBHB"), struct.Struct("=BBHBBBx"), "=BBBBH2x", "=4BBBH"
+_HEADER = struct.Struct("=2xBBHBBBBHB")
+_TYPE = struct.Struct("=BBHBBBx")
+_ENTRY = "=BBBBH2x"
+_KEY = "=4BBBH"
 _HEADER_SIZE = 32  # after the 8 bytes that every reply begins with
 _TYPES, _SYMS = 1, 2  # in the bits of what the reply has
 

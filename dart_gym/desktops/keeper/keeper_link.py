@@ -40,7 +40,10 @@ class KeeperLink:
     def __init__(
         self, clients: ForkClient, keeper: Keeper, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._clients, self._keeper, self._reader, self._writer = clients, keeper, reader, writer
+        self._clients = clients
+        self._keeper = keeper
+        self._reader = reader
+        self._writer = writer
         self.pid = keeper.pid
         self.desktop_ended = False
         self._numbers = itertools.count(1)

@@ -73,7 +73,10 @@ class DesktopKeeper:
     def __init__(
         self, desktop: XvfbDesktop, memory: FrameMemory, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._desktop, self._memory, self._reader, self._writer = desktop, memory, reader, writer
+        self._desktop = desktop
+        self._memory = memory
+        self._reader = reader
+        self._writer = writer
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._one_by_one = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None

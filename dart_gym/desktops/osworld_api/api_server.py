@@ -50,7 +50,9 @@ class OSWorldAPI:
     def __init__(self, desktop: Desktop, *, path: Path | None = None, open_to_all: bool = False, port: int = 0) -> None:
         if path is not None and open_to_all:
             raise ConfigurationError("an API listens on a Unix socket or openly on loopback, not both: choose one")
-        self._path, self._open, self._port = path, open_to_all, port
+        self._path = path
+        self._open = open_to_all
+        self._port = port
         self._token = "" if path is not None or open_to_all else secrets.token_urlsafe(24)
         application = web.Application(middlewares=[self._guard, _explain], client_max_size=MAX_UPLOAD)
         application.add_routes(APIRoutes(desktop).table())

@@ -33,7 +33,9 @@ def with_chromes_name(pack: bytes) -> bytes:
     entries = np.frombuffer(pack, _ENTRY, texts + 1, _HEAD.size).copy()
     places = entries["place"].astype(np.int64)
     found = np.array([match.start() for match in _NAME.finditer(pack, int(places[0]))], np.int64)
-    parts, grown, end = [], np.zeros(texts + 1, np.int64), int(places[0])
+    parts = []
+    grown = np.zeros(texts + 1, np.int64)
+    end = int(places[0])
     for index in np.unique(np.searchsorted(places, found, "right") - 1):  # of ten thousand texts a few hundred
         text = pack[places[index] : places[index + 1]]
         renamed = _SHORT_NAME.sub(b"Chrome", _WHOLE_NAME.sub(rb"\1Google Chrome", text))

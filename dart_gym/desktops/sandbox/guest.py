@@ -38,7 +38,10 @@ DISPLAY_END_S = 1.0
 RESERVE = 4  # threads that answer when no other can be started
 EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 OF_THE_MACHINE = (errno.EIO, errno.ENFILE, errno.EMFILE)
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Exhausted(Exception):

@@ -71,7 +71,9 @@ def _all(prefix: str, names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}/{name}" for name in names.split())
 
 
-_WORD, _SHEET, _SLIDES = "text.TextDocument", "sheet.SpreadsheetDocument", "presentation.PresentationDocument"
+_WORD = "text.TextDocument"
+_SHEET = "sheet.SpreadsheetDocument"
+_SLIDES = "presentation.PresentationDocument"
 _NEVER = "2147483647"  # seconds since 1970: the last time that a bar was shown
 _POPOVERS = """/* Without a compositor what is transparent around a menu is black: so nothing is. */
 popover, popover.background { background: @theme_bg_color; }

@@ -57,7 +57,9 @@ def runtime_dir(*, make: bool = True) -> Path:
 
 def own_directory(prefix: str = "") -> Path:
     """Make a directory `<runtime_dir>/<prefix><pid>-<n>` that this process owns. Raises `OSError`."""
-    base, pid, number = runtime_dir(), os.getpid(), next(_counter)
+    base = runtime_dir()
+    pid = os.getpid()
+    number = next(_counter)
     owner = {"pid": pid, "start_time": start_time(pid), "pid_namespace": own_pid_namespace()}
     making = base / f"{_NEW}.{own_pid_namespace().strip('pid:[]')}.{pid}.{owner['start_time']}.{number}"
     path = base / f"{prefix}{pid}-{number}"

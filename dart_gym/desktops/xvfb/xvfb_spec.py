@@ -5,7 +5,9 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 
 PROFILES = ("bare", "browser", "osworld")
 SANDBOXES = ("bwrap", "none")
-LEAST_PIXELS, MOST_PIXELS, MOST_MARGIN = 32, 8192, 64
+LEAST_PIXELS = 32
+MOST_PIXELS = 8192
+MOST_MARGIN = 64
 
 
 def check_spec(spec: DesktopSpec) -> None:

@@ -191,7 +191,9 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
         raise TaskError(f"a task needs a string 'id' of 1 to {_LONGEST_NAME} characters")
     if not isinstance(instruction, str):
         raise TaskError(f"task {name!r} needs a string 'instruction'")
-    config, evaluator, extra = raw.get("config") or [], raw.get("evaluator") or {}, raw.get("dart") or {}
+    config = raw.get("config") or []
+    evaluator = raw.get("evaluator") or {}
+    extra = raw.get("dart") or {}
     if not isinstance(config, list) or not all(isinstance(step, dict) for step in config):
         raise TaskError(f"task {name!r}: 'config' must be a list of objects")
     if not isinstance(evaluator, dict) or not isinstance(extra, dict):

@@ -15,7 +15,10 @@ import posixpath
 import tarfile
 
 FOLDERS = ("home/user", "tmp")
-MOST_BYTES, MOST_MEMBERS, LONGEST_NAME, DEEPEST = 1 << 30, 200_000, 1024, 64
+MOST_BYTES = 1 << 30
+MOST_MEMBERS = 200_000
+LONGEST_NAME = 1024
+DEEPEST = 64
 CHUNK = 1 << 20
 
 
@@ -42,7 +45,10 @@ def plain_name(name, apart=()):
 
 def unpack(archive, root, apart=(), most_bytes=MOST_BYTES):
     """Unpack what is the desktop's below `root`; return how many members were left out. Raises `Spoiled`."""
-    left_out, links, size, count = 0, [], 0, 0
+    left_out = 0
+    links = []
+    size = 0
+    count = 0
     try:
         with tarfile.open(archive, "r:") as members:
             for member in members:

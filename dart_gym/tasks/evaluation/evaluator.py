@@ -56,7 +56,9 @@ async def evaluate(
 
     `fetch` writes what a URL holds to a path, for expected files (`cloud_file`), which the worker cannot download.
     """
-    name, foreign, watched = EVALUATOR, list[str](), watch(desktop)
+    name = EVALUATOR
+    foreign = list[str]()
+    watched = watch(desktop)
     try:
         plan = read_evaluator(evaluator)
         foreign = not_built_in(plan)

@@ -58,7 +58,9 @@ _VMSTAT = Path("/proc/vmstat")
 _SERVER_PORT, SITES_PORT = 5000, 5080
 _MAIN = Path(__file__).with_name("evaluator_worker_main.py")
 _NEIGHBOURS = tuple(_MAIN.with_name(f"{name}.py") for name in ("desktop_archive", "metric_control"))
-_INSIDE, _CACHE, SCRATCH = "/run/evaluator", "/cache", "/run/scratch"
+_INSIDE = "/run/evaluator"
+_CACHE = "/cache"
+SCRATCH = "/run/scratch"
 GIVEN = f"{_INSIDE}/given"
 _GIVEN_REFERENCES = ("bundle/gt", "/tmp/tmp_workspace/gt")
 # Getters that ask nothing but the server; others may need DevTools or VLC's web interface.
@@ -91,8 +93,13 @@ class EvaluatorWorker:
         given: Path | None = None,
         reaches_desktop: bool = True,
     ) -> None:
-        self._desktop, self._environment, self._cache, self._timeout = desktop, environment, cache, timeout
-        self._given, self._reaches_desktop, self._loaded = given, reaches_desktop, False
+        self._desktop = desktop
+        self._environment = environment
+        self._cache = cache
+        self._timeout = timeout
+        self._given = given
+        self._reaches_desktop = reaches_desktop
+        self._loaded = False
         self._isolated = desktop.spec.sandbox != "none"
         self._process: asyncio.subprocess.Process | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -180,7 +187,9 @@ class EvaluatorWorker:
             os.close(program)
 
     def _command(self, sockets: dict[str, tuple[Path, int]], info_fd: int, filter_fd: int) -> list[str]:
-        root, inside, seen = self._environment.root, self._isolated, self._stage.place
+        root = self._environment.root
+        inside = self._isolated
+        seen = self._stage.place
         settings = {
             "sockets": {
                 name: (f"{_INSIDE}/{name}.sock" if inside else str(seen(path)), port if inside else 0)

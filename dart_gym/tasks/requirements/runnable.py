@@ -147,7 +147,9 @@ def named_tasks(names: Iterable[str], url: str | None = None) -> list[str]:
         UnrunnableTaskError: tasks that are named, or all of a suite, cannot run there.
         TaskError: a malformed task.
     """
-    place, found, named = Place.of(url), list[str](), list[Task]()
+    place = Place.of(url)
+    found = list[str]()
+    named = list[Task]()
     for name in names:
         suite = name.removesuffix("/*")
         if registry.is_suite(suite):

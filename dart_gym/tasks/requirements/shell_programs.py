@@ -118,7 +118,10 @@ class _Reading:
     def _script(self, script: Script) -> Needs:
         found = NOTHING
         for pipelines in script.lists:
-            needs, known, done = NOTHING, set(self._guarded), list[list[Command]]()  # of the list so far
+            # of the list so far
+            needs = NOTHING
+            known = set(self._guarded)
+            done = list[list[Command]]()
             for operator, commands in pipelines:
                 own = frozenset().union(*(self._command(command) for command in commands))
                 if operator == "||" and _fails(commands):  # `command -v a || exit 1`
@@ -250,10 +253,13 @@ class _Reading:
 def _fails(commands: list[Command]) -> bool:
     """Return whether a pipeline only says that something has failed: no alternative to it."""
     return all(
-        isinstance(one, Simple) and bool(one.words) and one.words[0].keyword in _FAILING
-        or isinstance(one, Compound) and any(_fails(list_[-1][1]) for part in one.parts for list_ in part.lists[-1:])
+        isinstance(one, Simple)
+        and bool(one.words)
+        and one.words[0].keyword in _FAILING
+        or isinstance(one, Compound)
+        and any(_fails(list_[-1][1]) for part in one.parts for list_ in part.lists[-1:])
         for one in commands
-    )  # fmt: skip
+    )
 
 
 def _is_alternative(done: list[list[Command]], has_needs: bool) -> bool:

@@ -108,7 +108,9 @@ class _Reader:
     """Recursive descent over the characters of a script."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at, self._depth = text, 0, 0
+        self._text = text
+        self._at = 0
+        self._depth = 0
         self._has_patterns = "extglob" in text
         self._ahead: str | Word | None = None
         self._waiting: list[tuple[Simple, Word, bool]] = []  # here-documents that begin at the next line
@@ -290,7 +292,9 @@ class _Reader:
 
     def _arithmetic(self, word: Word | None, start: int) -> bool:
         """Read `((...))` from behind its parentheses; False where it is a subshell in a substitution after all."""
-        depth, at, text = 2, start, self._text
+        depth = 2
+        at = start
+        text = self._text
         inner = Word()
         while at < len(text):
             if text[at] in "$`" and not text.startswith("$(", at):

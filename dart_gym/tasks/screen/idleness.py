@@ -50,7 +50,9 @@ walk $PPID"""
 async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> SettleResult:
     """Wait until programs are idle and the screen stands still; `stable` says whether both came about."""
     started = time.monotonic()
-    idle, before, since = 0, await _demands(desktop), started
+    idle = 0
+    before = await _demands(desktop)
+    since = started
     still = Stillness(started) if desktop.spec.kind == "osworld" else None
     rested = False
     while not rested and time.monotonic() - started < timeout:

@@ -67,7 +67,11 @@ def settle_group(
     rewards = tuple(member.reward for member in (*staying, *joined))
     reason = next((rule.name for rule in config.group_rules() if rule.drops_group([*staying, *joined])), None)
     state = GroupState.READY if reason is None else GroupState.REJECTED
-    rule = reason if reason else "experience_pool" if injected else "select_rollouts" if left_out else ""
+    rule = reason or ""
+    if not rule and injected:
+        rule = "experience_pool"
+    elif not rule and left_out:
+        rule = "select_rollouts"
     return Settlement(state, reason, rule, injected, replaced, tuple(staying), tuple(left_out), rewards)
 
 

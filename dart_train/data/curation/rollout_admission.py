@@ -103,9 +103,11 @@ def most_rollouts(
     """
     held = math.ceil(batch_groups) if lease_held else 0
     room = capacity(
-        Backlog(ready=0, leased=held, running=0, usable=usable), batch_groups=batch_groups,
-        max_staleness=max_staleness, batches_ahead=batches_ahead,
-    )  # fmt: skip
+        Backlog(ready=0, leased=held, running=0, usable=usable),
+        batch_groups=batch_groups,
+        max_staleness=max_staleness,
+        batches_ahead=batches_ahead,
+    )
     return None if room is None else max(room, 0) * group_size
 
 

@@ -22,7 +22,9 @@ from dart_train.data.groups import checkpoint_rows
 from dart_train.data.store.schema import group_injection, lease, lease_item, rollout_group, rollout_meta, rollout_run
 from dart_train.data.store.sql_store import now
 
-_group, _meta, _lease = rollout_group.c, rollout_meta.c, lease.c
+_group = rollout_group.c
+_meta = rollout_meta.c
+_lease = lease.c
 SWEEP_GROUPS = 200  # stale groups that one transaction expires, so that no other waits long for it
 _PARAMETERS = 500  # SQLite bounds their number
 

@@ -214,7 +214,10 @@ def _place(
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
     reward, version = trajectory.score or 0.0, staleness_version(trajectory, config.staleness_by)
     if group.group_id is None:
-        members, low, high, oldest = 1, reward, reward, version
+        members = 1
+        low = reward
+        high = reward
+        oldest = version
     elif group.group_state != GroupState.OPEN:
         stale = group.group_state == GroupState.EXPIRED
         state, reason = (RolloutState.EXPIRED, Reason.STALE) if stale else (RolloutState.REJECTED, Reason.SURPLUS)

@@ -13,7 +13,9 @@ from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.store.schema import group_injection, rollout_group, rollout_meta, task_state
 from dart_train.data.store.sql_store import now
 
-_meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
+_meta = rollout_meta.c
+_group = rollout_group.c
+_task = task_state.c
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.store.schema import curation_decision, lease, rollout_group, rollout_meta
 from dart_train.data.store.sql_store import now
 
-_meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
+_meta = rollout_meta.c
+_group = rollout_group.c
+_decision = curation_decision.c
 RECENT_S = 600.0
 """How long ago a lease was taken whose staleness the metrics show."""
 VERSIONS_SHOWN = 5

@@ -52,7 +52,9 @@ class DataService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._availability = Availability("the database", unavailable_timeout_s)
-        self._data, self._metrics, self._workers = data, metrics, workers
+        self._data = data
+        self._metrics = metrics
+        self._workers = workers
         self._retention = retention or RetentionConfig()
         self._collected_at = clock()
         self._cleaner: threading.Thread | None = None

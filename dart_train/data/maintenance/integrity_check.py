@@ -48,7 +48,9 @@ from dart_train.data.store.schema import (
 if TYPE_CHECKING:
     from dart_train.data.manager.data_manager import DataManager
 
-_meta, _run, _group = rollout_meta.c, rollout_run.c, rollout_group.c
+_meta = rollout_meta.c
+_run = rollout_run.c
+_group = rollout_group.c
 LEAST_FREE_BYTES = 1 << 30
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
 

@@ -91,7 +91,10 @@ class LeasedGroups:
     """
 
     def __init__(self, data: RunData, lease_id: str, serial: int, groups: tuple[Group, ...], ttl_s: float) -> None:
-        self.lease_id, self.serial, self.groups, self.ttl_s = lease_id, serial, groups, ttl_s
+        self.lease_id = lease_id
+        self.serial = serial
+        self.groups = groups
+        self.ttl_s = ttl_s
         self.lost = threading.Event()
         self._data = data
         self._settled = False

@@ -45,7 +45,9 @@ class RunData:
     """
 
     def __init__(self, store: Store, files: TrajectoryFiles, run_id: str, config: CurationConfig | None = None) -> None:
-        self.store, self.files, self.run_id = store, files, run_id
+        self.store = store
+        self.files = files
+        self.run_id = run_id
         self.copies: tuple[Path, ...] = (Path(tempfile.gettempdir()) / f"dart-versions-{os.getuid()}" / run_id,)
         self.config = config or CurationConfig()
         self._images: LRUCache[NDArray[np.uint8]] = LRUCache(IMAGE_CACHE_BYTES, lambda image: image.nbytes)

@@ -227,7 +227,9 @@ class Store:
 
     def _insist(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         self.check_alive()  # or it would be made anew, empty
-        races, began, said = 0, time.monotonic(), False
+        races = 0
+        began = time.monotonic()
+        said = False
         pauses = Pauses(began + self._unavailable_timeout_s, RETRY_S, LONGEST_PAUSE_S)
         while True:
             try:

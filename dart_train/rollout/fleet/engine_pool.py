@@ -60,7 +60,9 @@ class EnginePool:
         on_wait: Callable[[str], None] = lambda text: None,
         nodes: EngineNodes | None = None,
     ) -> None:
-        self.config, self.sync, self._on_wait = config, sync, on_wait
+        self.config = config
+        self.sync = sync
+        self._on_wait = on_wait
         self.fleet = Fleet(config, UpdateLocks(locks, sync.lease_s), weights)
         self._sender = _weight_sender(sync, log_dir)
         loading = FromSender(self._sender) if self._sender is not None else None

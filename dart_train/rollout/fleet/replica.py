@@ -205,7 +205,11 @@ class Replica:
                 loading=self.loading,
             )
         )
-        self.version, self.verified, self.updating_to, self.info, self._busy_at = UNKNOWN, None, None, None, None
+        self.version = UNKNOWN
+        self.verified = None
+        self.updating_to = None
+        self.info = None
+        self._busy_at = None
 
     async def path_of(self, weights: Weights) -> str:
         """Directory of weights where the server is. Raises `EngineError` where its node cannot get them."""

@@ -80,7 +80,9 @@ class ReplicaLife:
     """What happens to one replica."""
 
     def __init__(self, replica: Replica, fleet: Fleet) -> None:
-        self.replica, self._fleet, self._config = replica, fleet, fleet.config
+        self.replica = replica
+        self._fleet = fleet
+        self._config = fleet.config
 
     async def keep(self) -> None:
         """Start the replica, watch it, start it again when it fails; until cancelled."""
@@ -267,7 +269,9 @@ class ReplicaLife:
     async def _watch(self) -> None:
         """Return when the replica is out of service; raise `EngineError` when its process has ended."""
         replica = self.replica
-        silent, since, probed = 0, time.monotonic(), replica.requests
+        silent = 0
+        since = time.monotonic()
+        probed = replica.requests
         while replica.usable:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.health_interval_s):

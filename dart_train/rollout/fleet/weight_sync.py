@@ -79,7 +79,9 @@ class WeightSync:
         interval_s: float = 0.2,
         availability: Availability | None = None,
     ) -> None:
-        self._newest, self._pool, self._interval = newest, pool, interval_s
+        self._newest = newest
+        self._pool = pool
+        self._interval = interval_s
         self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
         self._checked: Weights | None = None

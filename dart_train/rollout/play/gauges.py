@@ -116,7 +116,9 @@ class Gauges:
 
     def figures(self, **growing: float) -> dict[str, Any]:
         """The gauges' part of a metrics line; of `growing` numbers it has the growth per second as "<name>_share"."""
-        phases, totals, staleness = self.clock.seconds(), self.totals, self.staleness
+        phases = self.clock.seconds()
+        totals = self.totals
+        staleness = self.staleness
         busy = sum(phases[phase] for phase in BUSY_PHASES)
         seconds, grown = totals.rates(busy=busy, waiting=phases["generate"], **growing)
         worker_seconds, episodes = seconds * self.clock.workers, grown.get("episodes", 0.0)

@@ -57,7 +57,10 @@ class DemonstratingPolicy:
         grid: int = 1,
     ) -> None:
         """Put the parts together; `grid` is the grid of clicks in pixels."""
-        self._session, self._tokens, self._vision, self._format = session, tokens, vision, action_format
+        self._session = session
+        self._tokens = tokens
+        self._vision = vision
+        self._format = action_format
         self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._grid = grid
 

@@ -56,7 +56,9 @@ class Recorder:
         self.busy_s = 0.0
         self._data = data
         self._dependencies = dependencies or Dependencies(unavailable_timeout_s)
-        self._most, self._most_bytes, self._on_failure = most, most_bytes, on_failure
+        self._most = most
+        self._most_bytes = most_bytes
+        self._on_failure = on_failure
         self._queue: SimpleQueue[tuple[Trajectory, int, int] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -68,8 +68,13 @@ class Workers:
             first_s=config.breaker_reset_s,
             longest_s=20 * config.breaker_reset_s,
         )
-        self._config, self._scheduler, self._client, self._new_policy = config, scheduler, client, new_policy
-        self.recorder, self._gauges, self._dependencies = recorder, gauges, dependencies
+        self._config = config
+        self._scheduler = scheduler
+        self._client = client
+        self._new_policy = new_policy
+        self.recorder = recorder
+        self._gauges = gauges
+        self._dependencies = dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
         self._work = asyncio.Event()  # something changed that may give an idle worker work
@@ -198,7 +203,9 @@ class Workers:
         self._dependencies.tasks.restored()
 
     def _lost(self, rollout: Rollout) -> None:
-        played, task, ended = rollout.trajectory, rollout.assignment.task_id, rollout.trajectory.terminal
+        played = rollout.trajectory
+        task = rollout.assignment.task_id
+        ended = rollout.trajectory.terminal
         again = self._scheduler.lose(rollout.assignment)
         what = str(ended) if ended is not TerminalState.DONE else "not scored"
         then = "it will be played again" if again else "given up, its group stays incomplete"
@@ -206,8 +213,12 @@ class Workers:
             _log.log(
                 logging.INFO if again else logging.WARNING,
                 "%s seed %d ended as %s (%s); %s",
-                task, played.seed, what, played.detail or "no detail", then,
-            )  # fmt: skip
+                task,
+                played.seed,
+                what,
+                played.detail or "no detail",
+                then,
+            )
         if played.lost_by not in TASKS_FAULTS:
             self.breakers.undecided(task)
         elif self.breakers.lost(task, played.detail or what):

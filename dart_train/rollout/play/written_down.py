@@ -32,7 +32,9 @@ class Writer:
     def __init__(
         self, tokens: ModelTokens, vision: VisionSpec, action_format: ActionFormat, conversation: ConversationConfig
     ) -> None:
-        self._tokens, self._vision, self._format = tokens, vision, action_format
+        self._tokens = tokens
+        self._vision = vision
+        self._format = action_format
         self._conversation = Conversation(tokens, vision, conversation, action_format)
 
     def write(

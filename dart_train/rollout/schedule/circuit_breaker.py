@@ -37,7 +37,10 @@ class CircuitBreakers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._circuits = {task: _Circuit() for task in tasks}
-        self._losses, self._first, self._longest, self._clock = losses, first_s, longest_s, clock
+        self._losses = losses
+        self._first = first_s
+        self._longest = longest_s
+        self._clock = clock
 
     def held(self) -> frozenset[str]:
         """Tasks of which nothing is to be dealt now."""

@@ -123,7 +123,10 @@ class Scheduler:
     ) -> None:
         if (mode is Mode.BATCH) != (batches is not None):
             raise ValueError(f"{mode} rollouts {'need' if mode is Mode.BATCH else 'know no'} batches")
-        self.mode, self.batches, self.group_size, self.budget = mode, batches, group_size, budget
+        self.mode = mode
+        self.batches = batches
+        self.group_size = group_size
+        self.budget = budget
         self.completed = completed
         self.lost = 0
         self.given_up = 0
@@ -179,7 +182,10 @@ class Scheduler:
     ) -> None:
         """Settle the size and step limit of a task's groups from the next one on, and its share from now on."""
         task = self._tasks[task_id]
-        task.size, task.max_steps, task.share, task.admitted = group_size, max_steps, share, admitted
+        task.size = group_size
+        task.max_steps = max_steps
+        task.share = share
+        task.admitted = admitted
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""

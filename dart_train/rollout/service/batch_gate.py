@@ -38,7 +38,10 @@ class BatchGate:
         on_closed: Callable[[], None],
         availability: Availability,
     ) -> None:
-        self._availability, self._batches, self._data, self._pending = availability, batches, data, pending
+        self._availability = availability
+        self._batches = batches
+        self._data = data
+        self._pending = pending
         self._served, self._on_closed = served, on_closed
 
     async def run(self) -> None:

@@ -23,7 +23,10 @@ class Planner:
     def __init__(
         self, config: RolloutConfig, data: Recording, scheduler: Scheduler, workers: Workers, availability: Availability
     ) -> None:
-        self._data, self._scheduler, self._workers, self._availability = data, scheduler, workers, availability
+        self._data = data
+        self._scheduler = scheduler
+        self._workers = workers
+        self._availability = availability
         self._config, self._interval = config, config.admission_interval_s
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
 

@@ -91,7 +91,11 @@ class RolloutService:
         on_wait: Callable[[str], None] = lambda text: None,
         nodes: EngineNodes | None = None,
     ) -> None:
-        self.config, self.data, self._places, self._nodes, self._on_wait = config, data, places, nodes, on_wait
+        self.config = config
+        self.data = data
+        self._places = places
+        self._nodes = nodes
+        self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
@@ -285,7 +289,9 @@ class RolloutService:
 
     def figures(self) -> dict[str, Any]:
         """The metrics line. Only while `playing`."""
-        scheduler, pool, sync = self.scheduler, self._pool, self._sync
+        scheduler = self.scheduler
+        pool = self._pool
+        sync = self._sync
         return {
             "rollouts": scheduler.completed,
             "budget": self.config.budget_rollouts,

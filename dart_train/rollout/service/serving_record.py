@@ -18,7 +18,9 @@ class ServingRecord:
     """What the data manager was told of a pool's replicas, by `Recording.serving`, which may block and raise."""
 
     def __init__(self, serving: Callable[[str, int | None], None], pool: EnginePool, interval_s: float = 0.2) -> None:
-        self._serving, self._pool, self._interval = serving, pool, interval_s
+        self._serving = serving
+        self._pool = pool
+        self._interval = interval_s
         self._told: dict[str, int | None] = {}
 
     async def run(self) -> None:

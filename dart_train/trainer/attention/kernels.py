@@ -183,9 +183,16 @@ class Attention:
         plan: _FlashPlan = self.layout.prepared("flash", query.device, lambda: _FlashPlan.of(self.layout, query.device))
         half = half_type(query.dtype)
         mixed = flash_varlen(self.kernel)(
-            query[plan.queries].to(half), key[plan.keys].to(half), value[plan.keys].to(half), plan.query_ends,
-            plan.key_ends, plan.longest_query, plan.longest_key, softmax_scale=scaling, causal=True,
-        )  # fmt: skip
+            query[plan.queries].to(half),
+            key[plan.keys].to(half),
+            value[plan.keys].to(half),
+            plan.query_ends,
+            plan.key_ends,
+            plan.longest_query,
+            plan.longest_key,
+            softmax_scale=scaling,
+            causal=True,
+        )
         mixed = mixed[0] if isinstance(mixed, tuple) else mixed
         return torch.zeros_like(query).index_copy(0, plan.queries, mixed.to(query.dtype))
 
@@ -266,10 +273,13 @@ class _FlashPlan:
             return torch.from_numpy(places).to(device)
 
         return cls(
-            there(found.queries), there(found.keys), there(found.query_ends), there(found.key_ends),
+            there(found.queries),
+            there(found.keys),
+            there(found.query_ends),
+            there(found.key_ends),
             longest_query=max(part.length for part in layout.segments),
             longest_key=max(part.seen + part.length for part in layout.segments),
-        )  # fmt: skip
+        )
 
 
 @cache

@@ -50,9 +50,15 @@ def as_published(model: Any) -> Iterator[None]:
 
 
 def _text(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, segments: Attention | None = None, **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    segments: Attention | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
     """Attention of a text layer; without segments transformers' own."""
     if segments is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
@@ -60,10 +66,18 @@ def _text(
 
 
 def _tower(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-    cu_seq_lens_q: Tensor, scaling: float | None = None, kernel: KernelName = "sdpa", max_length_q: int = 0,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float | None = None,
+    kernel: KernelName = "sdpa",
+    max_length_q: int = 0,
     **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, None]:
     """Attention of a block of the tower: (1, heads, patches, head size) in windows, or whole images."""
     if kernel in ("flash_attention_2", "flash_attention_3"):
         ends = cu_seq_lens_q.to(torch.int32)

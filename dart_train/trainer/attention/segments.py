@@ -121,10 +121,14 @@ class Bounds:
 
 def bounds(segments: Sequence[Segment], places: int) -> Bounds:
     """Segments place by place, for kernels that are asked who sees whom."""
-    start, seen_start, seen_stop = np.arange(places), np.zeros(places, np.int64), np.zeros(places, np.int64)
+    start = np.arange(places)
+    seen_start = np.zeros(places, np.int64)
+    seen_stop = np.zeros(places, np.int64)
     for segment in segments:
         own = slice(segment.start, segment.stop)
-        start[own], seen_start[own], seen_stop[own] = segment.start, segment.seen_start, segment.seen_stop
+        start[own] = segment.start
+        seen_start[own] = segment.seen_start
+        seen_stop[own] = segment.seen_stop
     return Bounds(start, seen_start, seen_stop)
 
 

@@ -30,7 +30,9 @@ class ImageCache:
         capacity_mb: int = 512,
         size: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
-        self.capacity_mb, self._size, self._load = capacity_mb, size, load
+        self.capacity_mb = capacity_mb
+        self._size = size
+        self._load = load
         self._pixels: LRUCache[NDArray[np.uint8]] = LRUCache(capacity_mb << 20, lambda pixels: pixels.nbytes)
 
     def get(self, image_hash: str) -> NDArray[np.uint8]:

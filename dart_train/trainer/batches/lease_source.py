@@ -85,11 +85,21 @@ class LeaseSource(IterableDataset):
         nothing_in: Callable[[Lease], str] = lambda lease: "",
         most_passed: int = 3,
     ) -> None:
-        self._nothing_in, self._most_passed, self._in_a_row = nothing_in, most_passed, 0
+        self._nothing_in = nothing_in
+        self._most_passed = most_passed
+        self._in_a_row = 0
         self.passed = 0
-        self._data, self._name, self._groups, self._at_least = data, holder, groups, at_least
-        self._ttl_s, self._stop, self._on_end, self._steps = ttl_s, stop, on_end, steps
-        self._parts, self._ranks, self._weights = parts, ranks, weights
+        self._data = data
+        self._name = holder
+        self._groups = groups
+        self._at_least = at_least
+        self._ttl_s = ttl_s
+        self._stop = stop
+        self._on_end = on_end
+        self._steps = steps
+        self._parts = parts
+        self._ranks = ranks
+        self._weights = weights
         self._held: LeasedGroups | None = None
         self.contained: int | None = None
 
@@ -116,8 +126,11 @@ class LeaseSource(IterableDataset):
         names = [item.trajectory_id for group in lease.groups for item in group.trajectories]
         _log.warning(
             "lease %d is passed over (%d in a row): %s; it was made of %s",
-            lease.serial, self._in_a_row, reason, ", ".join(names[:8]),
-        )  # fmt: skip
+            lease.serial,
+            self._in_a_row,
+            reason,
+            ", ".join(names[:8]),
+        )
         if self._in_a_row >= self._most_passed:
             raise TrainingError(f"{self._in_a_row} leases in a row were passed over: {reason}")
 
@@ -127,8 +140,11 @@ class LeaseSource(IterableDataset):
             if settled.undone or settled.committed:
                 _log.info(
                     "the weights contain leases up to %s: %d groups committed, %d given back, %d undone",
-                    self.contained, settled.committed, settled.released, settled.undone,
-                )  # fmt: skip
+                    self.contained,
+                    settled.committed,
+                    settled.released,
+                    settled.undone,
+                )
         return self
 
     def __exit__(

@@ -134,11 +134,15 @@ def samples_of(
                 each = np.where(unread, np.minimum(each, bound), each)
             found += [
                 replace(
-                    sample, advantage=float(own), group=place, trajectory=number, weight=weight,
+                    sample,
+                    advantage=float(own),
+                    group=place,
+                    trajectory=number,
+                    weight=weight,
                     stale=member.trajectory.source == POLICY_SOURCE and sample.version < version,
                 )
                 for sample, own in zip(member.samples, each, strict=True)
-            ]  # fmt: skip
+            ]
             number += 1
     return found
 

@@ -243,8 +243,11 @@ def _say(problems: Sequence[Problem], kept: int) -> None:
         counts = {name: int(count) for name, count in count_problems(problems).items() if count}
         _log.warning(
             "%d of %d steps cannot be trained on and were left out (%s); the first: %s",
-            len(problems), len(problems) + kept, counts, problems[0].text,
-        )  # fmt: skip
+            len(problems),
+            len(problems) + kept,
+            counts,
+            problems[0].text,
+        )
 
 
 def nothing_to_train(groups: Sequence[GroupLike], collator: Collator, settings: BatchSettings) -> str:

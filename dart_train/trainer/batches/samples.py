@@ -53,9 +53,16 @@ class Sample:
     def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:
         """The sample of a recorded step."""
         return cls(
-            step.prompt_ids, step.image_hashes, step.response_ids, step.logprobs, advantage, group, trajectory,
-            version=step.version[0], entropy=step.entropy,
-        )  # fmt: skip
+            step.prompt_ids,
+            step.image_hashes,
+            step.response_ids,
+            step.logprobs,
+            advantage,
+            group,
+            trajectory,
+            version=step.version[0],
+            entropy=step.entropy,
+        )
 
     @property
     def length(self) -> int:

@@ -151,7 +151,9 @@ def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
 
 def _weight(scored: Scored, config: ObjectiveConfig) -> Tensor | None:
     """(S, T) product of the correction and the geometric mask; None where both are off."""
-    old, behaviour, known = scored.old_logprobs, scored.behaviour_logprobs, scored.behaviour_known
+    old = scored.old_logprobs
+    behaviour = scored.behaviour_logprobs
+    known = scored.behaviour_known
     weight = None
     if config.tis_clip_max is not None:
         weight = correction_weight(

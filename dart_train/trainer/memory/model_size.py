@@ -187,7 +187,9 @@ def _header_in(model_dir: Path) -> dict[str, dict[str, Any]]:
 def _numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
     """The same of a configuration in `PUBLISHED`."""
     text, vision = config["text_config"], config["vision_config"]
-    width, inner, wide = text["hidden_size"], text["intermediate_size"], vision["hidden_size"]
+    width = text["hidden_size"]
+    inner = text["intermediate_size"]
+    wide = vision["hidden_size"]
     keys = width // text["num_attention_heads"] * text["num_key_value_heads"]
     layer = 2 * width * width + width + 2 * (width + 1) * keys + 3 * width * inner + 2 * width
     own = vision["intermediate_size"]

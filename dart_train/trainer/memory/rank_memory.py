@@ -110,7 +110,9 @@ def moments_of(optimizer: str) -> int:
 
 def token_bytes(size: ModelSize, *, half: bool) -> int:
     """Return what a token keeps of one text layer for the backward pass."""
-    width, keys, inner = size.hidden + size.heads_width, size.keys_width, size.inner
+    width = size.hidden + size.heads_width
+    keys = size.keys_width
+    inner = size.inner
     return 18 * width + 4 * keys + 8 * inner if half else 20 * width + 8 * keys + 16 * inner
 
 

@@ -60,8 +60,14 @@ class Publisher:
         save: Callable[..., Path] = checkpoint.write_model,
         take: Callable[[Any, Path, Ranks], Any] | None = snapshot,
     ) -> None:
-        self._data, self._root, self._model_dir, self._every = data, root, model_dir, every
-        self._keep, self._keep_s, self._ranks, self._save = keep, keep_s, ranks, save
+        self._data = data
+        self._root = root
+        self._model_dir = model_dir
+        self._every = every
+        self._keep = keep
+        self._keep_s = keep_s
+        self._ranks = ranks
+        self._save = save
         self._take = take
         self._writing: Future[None] | None = None
         self.version = 0

@@ -83,9 +83,12 @@ def shard(model: Any, cut: Cut) -> Any:
         parts.visual.to(cut.device)
     trained = any(item.requires_grad for item in model.parameters())  # no backward pass lets go of one that is frozen
     fully_shard(
-        model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=not trained,
+        model,
+        mesh=mesh,
+        mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32),
+        reshard_after_forward=not trained,
         ignored_params=set(parts.visual.parameters()),
-    )  # fmt: skip
+    )
     return model
 
 

@@ -25,7 +25,9 @@ from dart_train.trainer.weights import checkpoint
 if TYPE_CHECKING:
     from dart_train.data.manager.run_data import RunData
 
-FOLDER, NEWEST, PART = "states", "newest_state", "-node"
+FOLDER = "states"
+NEWEST = "newest_state"
+PART = "-node"
 MOST_NODES = 1 << 10
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,11 @@ from dart_gym.desktops.fake_desktop import Button
 Value = str | int
 ROW, QUARTER, GAP = 28, 42, 2
 """Height of a row, width of a quarter of the screen and space around a widget, in pixels."""
-WHITE, GREY, GREEN, BLUE, YELLOW = (255, 255, 255), (222, 222, 222), (150, 215, 150), (170, 195, 250), (250, 240, 160)
+WHITE = (255, 255, 255)
+GREY = (222, 222, 222)
+GREEN = (150, 215, 150)
+BLUE = (170, 195, 250)
+YELLOW = (250, 240, 160)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ class Widget:
 
     def drawn(self, state: State, number: int) -> Button:
         """How it looks in a state; `number` tells it from the others."""
-        value, label, color = state.values.get(self.name, ""), self.label, GREY
+        value = state.values.get(self.name, "")
+        label = self.label
+        color = GREY
         if self.kind in ("text", "show", "field"):
             label, color = (str(value), WHITE) if self.kind != "text" else (label, WHITE)
             color = YELLOW if self.kind == "field" and state.focus == self.name else color

@@ -76,7 +76,9 @@ class MiniWobScenario:
             raise DesktopError(f"the browser does not keep the page {page}: it may have crashed")
         if not state["visible"] or (state["width"], state["height"]) != layout_size(desktop.spec):
             raise DesktopError(f"the browser's window does not fill the screen ({state}); take a fresh desktop")
-        self._done, self._reward, self._left_page = False, 0.0, False
+        self._done = False
+        self._reward = 0.0
+        self._left_page = False
         await desktop.release_inputs()  # once more: a copy that was under way has now become the clipboard
         await self._await_frame(desktop, state["signal"])
         return Prepared(instruction=state["instruction"], settle=_NO_SETTLE, frame_ready=True)
@@ -87,7 +89,9 @@ class MiniWobScenario:
             await self._count_sentinels()
         state = await self._ask(desktop, sentinel_after(action), "dart.step({keys}, {clicks})")
         if state is None:  # the action led out of the page (which `page.js` tries to prevent): the task is lost
-            self._page, self._left_page, self._done = "", True, True
+            self._page = ""
+            self._left_page = True
+            self._done = True
             return True
         self._done, self._reward = state["done"], float(state["reward"])
         if not self._done:
@@ -97,9 +101,9 @@ class MiniWobScenario:
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """The reward that the page gave."""
         score = score_of(self._done, self._reward) if terminal is not TerminalState.FAIL else 0.0
-        detail = (
-            "the page was left" if self._left_page else f"reward {self._reward:g}" if self._done else "not finished"
-        )
+        detail = f"reward {self._reward:g}" if self._done else "not finished"
+        if self._left_page:
+            detail = "the page was left"
         return Evaluation(EvaluationStatus.OK, score, f"miniwob/{miniwob_pages.version()}", detail)
 
     async def oracle(self, desktop: Desktop) -> Action:
@@ -113,7 +117,9 @@ class MiniWobScenario:
 
     async def close(self) -> None:
         """Let go of the browser."""
-        devtools, self._devtools, self._desktop = self._devtools, None, None
+        devtools = self._devtools
+        self._devtools = None
+        self._desktop = None
         if devtools is not None:
             await devtools.close()
 
