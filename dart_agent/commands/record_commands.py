@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from dart_agent.episodes.episode_files import RecordError, decoded, find_episodes, read_episode
+from dart_agent.episodes.trajectory_format import PARTIAL
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable, published_page
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
@@ -18,10 +19,10 @@ from dart_agent.exports.episode_selection import select_episodes
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.imports.importers import import_episodes
 from dart_agent.models.model_directory import token_decoder
-from dart_agent.viewer.recorded_episodes import RecordedEpisodes, render_page
+from dart_agent.viewer.recorded_episodes import RecordedEpisodes, may_hold_episodes, render_page
 from dart_gym.cluster.server.page_server import PageServer, serve_page
 from dart_gym.cluster.server.server_settings import token_of
-from dart_gym.cluster.server.watch_proxy import cluster_routes
+from dart_gym.cluster.server.watch_proxy import TIMEOUT_S, cluster_routes
 from dart_gym.commands.json_output import JsonOption, write_json
 
 console = Console()
@@ -62,18 +63,23 @@ def view(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one episode as a file instead.")] = None,
     model: Annotated[Path | None, typer.Option(help="Its tokenizer shows tokens that were recorded as ids.")] = None,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer of the cluster.")] = TIMEOUT_S,
     port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
     """Watch, replay, filter and compare: one page, whose address is printed, of runs, episodes and a cluster."""
     decode = token_decoder(model) if model is not None else None
     if output is not None:
-        trajectory, directory = read_episode(Path(targets[0])), Path(targets[0])
+        directory = _one_episode(targets)
+        trajectory = read_episode(directory)
         write_page(output.absolute(), render_page(decoded(trajectory, decode) if decode else trajectory, directory))
         return
     roots, urls = [Path(one) for one in targets if "://" not in one], [one for one in targets if "://" in one]
-    if gone := next((root for root in roots if not root.is_dir()), None):
-        raise RecordError(f"{gone} is no directory, and holds no recorded episode")
+    for root in roots:
+        if not root.is_dir():
+            raise RecordError(f"{root} is no directory, and holds no recorded episode")
+        if not may_hold_episodes(root):
+            raise RecordError(f"{root} holds no recorded episode, and is no run and no evaluation that may get some")
     if len(urls) > 1:
         raise RecordError("name directories of runs, evaluations (eval --out) or episodes, and at most one cluster")
 
@@ -83,12 +89,33 @@ def view(
         records = RecordedEpisodes(roots, decode)
         async with contextlib.AsyncExitStack() as stack:
             if urls:
-                views, routes = ["live"], await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env)))
+                views, routes = (
+                    ["live"],
+                    await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env), timeout)),
+                )
             if roots:
                 views, routes = [*views, *records.views], [*routes, *records.routes]
             await serve_page(await stack.enter_async_context(PageServer(views, routes, port)), browser)
 
     asyncio.run(serve())
+
+
+def _one_episode(targets: list[str]) -> Path:
+    """Return the directory of the only episode of some directories.
+
+    Raises:
+        RecordError: if they hold none, or several.
+    """
+    seen = [episode for target in targets for episode in find_episodes(Path(target), partial=True)]
+    found = [episode for episode in seen if not episode.name.endswith(PARTIAL)] or seen
+    if not found:
+        raise RecordError(f"there is no recorded episode at {', '.join(targets)}")
+    if len(found) > 1:
+        raise RecordError(
+            f"--output writes one episode, and there are {len(found)}: name one, such as {found[0]}; without --output "
+            "all of them are shown"
+        )
+    return found[0]
 
 
 def write_page(page: Path, content: str) -> None:
@@ -145,6 +172,10 @@ def import_command(
     examples: Annotated[
         Path | None, typer.Option(help="OSWorld's evaluation_examples, which say what each task asks.")
     ] = None,
+    max_lost: Annotated[
+        int | None,
+        typer.Option(min=0, help="Exit status 1 where more episodes are refused; without it, where all of them are."),
+    ] = None,
 ) -> None:
     """Record episodes of others: they can then be viewed, compared, exported and put into a run's experience pool."""
     report = import_episodes(source, out, examples=examples)
@@ -158,7 +189,8 @@ def import_command(
     if report.unseen:
         told += f"; {report.unseen} decisions without a screenshot, which cannot be learnt from"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
-    if not report.imported and not report.known:
+    nothing = not report.imported and not report.known
+    if nothing or (max_lost is not None and report.refused > max_lost):
         raise typer.Exit(1)
 
 

@@ -27,6 +27,7 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import PARTIAL
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable
+from dart_agent.evaluation.evaluation_directory import MANIFEST
 from dart_agent.models.model_directory import Decoder, token_decoder
 from dart_gym.cluster.server.watch_page import HEADERS, render
 from dart_gym.core.errors import DartGymError
@@ -38,6 +39,8 @@ POINTS = 400
 """Of a curve, about."""
 FIRST_S, MORE_S = 0.25, 1.0
 """For how long files are read for a page's first list, and for the ones after it."""
+RUN = "run.json"
+"""The file that each directory of a run has."""
 _KINDS = {"evaluation": "evaluation", "rollout": "rollout"}
 """What an episode was played for, by its source; all other sources demonstrate."""
 _EPISODE = (
@@ -218,6 +221,12 @@ def render_page(trajectory: Trajectory, directory: Path) -> str:
         return {"image": url, "screen": step.screen if step.screen[0] else (width, height)}
 
     return render(page_data(trajectory, embedded))
+
+
+def may_hold_episodes(root: Path) -> bool:
+    """Return whether a directory holds an episode, or a run or an evaluation, which may get one at any moment."""
+    begun = any(any(root.glob(pattern)) for name in (RUN, MANIFEST) for pattern in (name, f"*/{name}"))
+    return begun or next(look_for_episodes(root), None) is not None
 
 
 def _metrics_of(root: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -159,7 +159,7 @@ def mirror(
     if source is not None and not source.is_dir():
         raise TaskError(f"--from {source} is no directory")
     tasks = registry.read_suite(directory).values()
-    target = DownloadCache(_cache(cache).directory, offline=offline)
+    target = replace(_cache(cache), offline=offline)
     total, seen = len(wanted(tasks)), 0
 
     def report(url: str, outcome: str) -> None:
@@ -199,7 +199,7 @@ def _certified_ids(suite: str | None) -> Iterator[str]:
 
 def _cache(directory: Path | None) -> DownloadCache:
     default = DownloadCache.default()
-    return default if directory is None else DownloadCache(directory, default.offline)
+    return default if directory is None else replace(default, directory=directory)
 
 
 mount_package(app, "tasks", ("import",), "dart_gym_task_sources.source_commands", "task_sources")

@@ -224,6 +224,8 @@ def check(
     except (DatabaseGoneError, DatabaseRefusedError):
         raise  # nothing was looked at
     except DataError as error:
+        if context.config.data.database_url() is not None:
+            raise  # what a server says of itself is no finding about the run's data
         report = unopened(error, str(context.run.root))
     write_json(json_file, {**dataclasses.asdict(report), "whole": report.whole})
     show_findings(report, Console())

@@ -18,7 +18,7 @@ from pathlib import Path
 from scripts.failures.rows import PLACES, ROWS, Link, Row
 from scripts.failures.situations import OF_ITEMS, OF_SERVERS, Situation
 from scripts.failures.stub_server import REFUSED_PORT, Protocol, Stub, stub
-from scripts.failures.world import CONFIG, PROGRAMS, World, write_fetch
+from scripts.failures.world import CONFIG, PROGRAMS, World, spoil, write_fetch
 
 LIMIT_S = 100.0
 EARLY_CPU_S = 0.3
@@ -129,6 +129,8 @@ def _furnish(cell: Cell, place: Path, world: World, port: int) -> None:
     world.need(*cell.row.needs)
     if cell.situation is not Situation.DISK_FULL:
         shutil.copytree(world.root, place, dirs_exist_ok=True, symlinks=True)
+    if cell.row.name == "dart-agent import" and cell.situation in OF_ITEMS:
+        spoil(place / "results", every=cell.situation is Situation.ALL_LOST)
     if cell.row.name == "dart-gym tasks mirror":
         write_fetch(place / "fetch", f"http://127.0.0.1:{port}", 9 if cell.situation is Situation.SOME_LOST else 1)
 
@@ -143,7 +145,7 @@ def _arguments(cell: Cell, port: int) -> list[str]:
         line += f" {link.options}"
     if situation in (Situation.DISK_FULL, Situation.NO_PERMISSION) and row.writes:
         line += f" {row.writes}"
-    if situation is Situation.SOME_LOST and row.name == "dart-agent eval":
+    if situation is Situation.SOME_LOST and row.name in ("dart-agent eval", "dart-agent import"):
         line += " --max-lost 0"
     addresses = {"url": f"http://127.0.0.1:{port}", "ws": f"ws://127.0.0.1:{port}", "port": str(port)}
     return shlex.split(line.format(**places, **addresses))

@@ -7,7 +7,9 @@ Each line runs in a fork, in FOLDER: a hundred take seconds. A fork is all there
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import shlex
@@ -26,7 +28,15 @@ def main() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
     module = importlib.import_module(sys.argv[1])
     os.chdir(sys.argv[2])
+    _load(module)
     json.dump({line: _run(module, line) for line in sys.stdin.read().splitlines()}, sys.stdout)
+
+
+def _load(module: object) -> None:
+    """Have everything that help needs loaded, so that no fork loads it again."""
+    sys.argv = ["program", "--help"]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        module.main()  # type: ignore[attr-defined]
 
 
 def _run(module: object, line: str) -> tuple[int, str]:

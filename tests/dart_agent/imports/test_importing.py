@@ -335,6 +335,8 @@ def test_the_command(tmp_path):
     result = invoke(path, tmp_path / "out")
     assert result.exit_code == 0 and "line 2 of agentnet_ubuntu_5k.jsonl: instruction is missing" in result.output
     assert "1 imported; 0 there already; 1 refused" in result.output
+    assert invoke(path, tmp_path / "few", "--max-lost", 0).exit_code == 1
+    assert invoke(path, tmp_path / "more", "--max-lost", 1).exit_code == 0
     path.write_text("no JSON\n")
     assert invoke(path, tmp_path / "none").exit_code == 1, "nothing was imported"
     with pytest.raises(RecordError, match="holds no traj.jsonl"):

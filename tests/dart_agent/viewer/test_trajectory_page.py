@@ -18,9 +18,10 @@ from dart_agent.episodes.play import make_step, play
 from dart_agent.episodes.screenshots import image_hash
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_agent.evaluation.evaluation_directory import MANIFEST
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision
-from dart_agent.viewer.recorded_episodes import render_page
+from dart_agent.viewer.recorded_episodes import RUN, may_hold_episodes, render_page
 from dart_gym.core.actions import Click, Drag, Press, Scroll, Type
 from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
@@ -178,3 +179,31 @@ def test_a_trajectory_of_the_trainer(tmp_path, processing_dir, tokens):
     assert len(shown["tokens"]) == 2 and all(shown["tokens"])
     with pytest.raises(RecordError, match=r"trajectory\.msgpack"):
         show(trainer_trajectory(tmp_path / "c", terminal="gone"))
+
+
+def test_one_page_is_of_one_episode(tmp_path):
+    for name in ("a", "b"):
+        trainer_trajectory(tmp_path / name)
+
+    def ends(*targets: Path) -> str:
+        command = ["view", *map(str, targets), "--output", str(tmp_path / "page.html")]
+        result = CliRunner().invoke(agent_cli.app, command)
+        return str(result.exception or result.output)
+
+    for targets in ([tmp_path], [tmp_path / "a", tmp_path / "b"]):
+        assert "there are 2: name one, such as" in ends(*targets)
+    assert "no recorded episode at" in ends(tmp_path / "nowhere")
+    assert not (tmp_path / "page.html").exists()
+    assert ends(tmp_path / "a").strip() == (tmp_path / "page.html").as_uri(), "it holds one"
+
+
+def test_what_may_get_episodes_is_shown_and_nothing_else(tmp_path):
+    empty = tmp_path / "empty"
+    (empty / "below").mkdir(parents=True)
+    assert not may_hold_episodes(empty)
+    result = CliRunner().invoke(agent_cli.app, ["view", str(empty)])
+    assert "holds no recorded episode" in str(result.exception)
+    for name in (RUN, MANIFEST):
+        (empty / "below" / name).write_text("{}")
+        assert may_hold_episodes(empty) and may_hold_episodes(empty / "below")
+        (empty / "below" / name).unlink()

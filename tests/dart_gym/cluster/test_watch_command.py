@@ -10,8 +10,11 @@ import httpx
 import pytest
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.server.watch_proxy import cluster_routes
 from dart_gym.core.actions import Move
 from dart_gym.core.errors import AddressError, ClusterError
+from scripts.failures.situations import Situation
+from scripts.failures.stub_server import Protocol, stub
 from tests.dart_gym.cluster.serving import watch_proxy
 
 pytestmark = pytest.mark.process
@@ -70,6 +73,12 @@ async def test_what_is_wrong_is_said_at_once(start_server, tmp_path):
                 pass
     with pytest.raises(ClusterError, match="dart-gym serve"):
         async with watch_proxy(f"ws+unix://{tmp_path}/nobody"):
+            pass
+    with stub(Protocol.HTTP, Situation.HTML) as page, pytest.raises(ClusterError, match="is no cluster"):
+        async with watch_proxy(f"ws://127.0.0.1:{page.port}"):
+            pass
+    with stub(Protocol.HTTP, Situation.HANGS) as silent, pytest.raises(ClusterError, match=r"within 0\.2 s"):
+        async with cluster_routes(f"ws://127.0.0.1:{silent.port}", timeout_s=0.2):
             pass
     with pytest.raises(AddressError, match="--port"):
         async with watch_proxy(server.url, TOKEN, port=int(server.url.rpartition(":")[2])):

@@ -25,7 +25,6 @@ LACKING = {
     "dart-gym mcp": "mcp",
     "dart-agent tiny made": "train",
     "dart-agent ground train items --model model --out trained": "train",
-    "dart-agent export evals/a out --as dataset": "export",
     "dart-train check-gpu": "train",
     "dart-train parity model": "train",
     "dart-train data status mine.yaml": "train",

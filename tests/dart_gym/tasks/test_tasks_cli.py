@@ -15,6 +15,9 @@ from dart_gym.commands.gym_cli import app
 from dart_gym.tasks.catalog.registry import read_suite
 from dart_gym.tasks.requirements.mirror import wanted
 from dart_gym.tasks.setup.download_cache import DownloadCache
+from scripts.failures.situations import Situation
+from scripts.failures.stub_server import Protocol, stub
+from scripts.failures.world import write_fetch
 
 pytestmark = pytest.mark.process
 
@@ -68,6 +71,17 @@ def test_mirror_imports_what_a_directory_has_and_says_what_is_missing(tmp_path):
     assert table.count("not mirrored: 1 files of huggingface.co") == sum(
         first in wanted([task]) for task in read_suite(BUNDLED).values()
     )
+
+
+@pytest.mark.parametrize("options", [[], ["--cache", "cache"]])
+def test_mirror_fetches_from_hosts_that_are_allowed(tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DART_GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DART_GYM_FETCH_HOSTS", "127.0.0.1")
+    with stub(Protocol.HTTP, Situation.HTML) as web:
+        write_fetch(tmp_path / "tasks", f"http://127.0.0.1:{web.port}", 1)
+        result = run("mirror", "tasks", *options)
+    assert result.exit_code == 0 and "1 downloaded, 0 missing" in result.stdout, result.output
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,12 @@ from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.png import encode_png
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
+from dart_train.core.train_errors import DataError
 from dart_train.data import DataManager, image_hash
 from dart_train.launch.pipeline import open_run
 from dart_train.modules.module_context import open_data
+from scripts.failures.situations import Situation
+from scripts.failures.stub_server import Protocol, stub
 
 CONFIG = """\
 name: cared-for
@@ -118,6 +121,14 @@ def test_check_tells_of_a_database_that_cannot_be_opened(config, data):
     code, text = run("check", config)
     assert code == 3
     assert "database damaged" in text
+
+
+def test_what_a_server_says_of_itself_is_no_damage(config, data):
+    words = ["data", "check", str(config), "--runs-dir", str(config.parent / "runs")]
+    with stub(Protocol.MYSQL, Situation.SERVER_ERROR) as server:
+        address = f"mysql+pymysql://me@127.0.0.1:{server.port}/runs"
+        done = CliRunner().invoke(app, [*words, "--set", f"data.url={address}"])
+    assert isinstance(done.exception, DataError), done.output
 
 
 def test_gc_clears_away_by_the_configured_retention(config, data):
