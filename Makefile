@@ -80,7 +80,7 @@ generated:
 	@PYTHONPATH=. $(BIN)/python scripts/draw_concepts.py
 	@PYTHONPATH=. $(BIN)/python scripts/schema_sql.py
 
-failures: setup-test  ## run every command in every situation and write docs/failures.md: half an hour
+failures: setup-test  ## run every command in every situation and write docs/reference/failures.md: half an hour
 	@$(BIN)/python -m scripts.failures
 
 test: lint  ## the linters, and everything but the tests below

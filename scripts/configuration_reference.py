@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md and configs/schema.json, both from the classes that read a configuration.
+"""Writes docs/reference/configuration.md and configs/schema.json, both from the classes that read a configuration.
 
 `python scripts/configuration_reference.py` writes them; a test compares them with what this would write.
 """
@@ -23,7 +23,7 @@ from dart_train.config.run_config import DEFAULTS, SAME, RunConfig
 from dart_train.trainer.settings.grpo_settings import OWN_HINTS
 
 ROOT = Path(__file__).parents[1]
-PAGE, SCHEMA = ROOT / "docs" / "configuration.md", ROOT / "configs" / "schema.json"
+PAGE, SCHEMA = ROOT / "docs" / "reference" / "configuration.md", ROOT / "configs" / "schema.json"
 EXAMPLES = {"cluster": "dart_osworld_7b", "agent": "dart_osworld_7b"}
 NAMES = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", NoneType: "null"}
 INTRODUCTION = """# Configuration

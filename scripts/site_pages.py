@@ -23,74 +23,45 @@ NOTEBOOKS = ("first_episode", "own_policy", "reading_trajectories", "training")
 NOTEBOOK_PAGES = {f"examples/notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
-    "Start": ["index.md", "quickstart.md", "glossary.md"],
-    "Tutorials": [
-        "tutorials/first_episode.md",
-        "tutorials/own_task.md",
-        "tutorials/first_training.md",
-        "tutorials/multiturn.md",
-        "tutorials/cluster.md",
-    ],
-    "Concepts": [
-        "concepts/environment.md",
-        "concepts/desktop.md",
-        "concepts/modules.md",
-        "concepts/group.md",
-        "concepts/staleness.md",
-    ],
-    "Environments": [
-        "environments.md",
-        "sites.md",
-        "osworld.md",
-        "tasks.md",
-        "cluster.md",
-        "docker.md",
-        "hubs.md",
-        "security.md",
-        "protocol.md",
-    ],
-    "Agents": [
-        "own_model.md",
-        "policies.md",
-        "own_policy.md",
-        "open_data.md",
-        "grounding.md",
-        "presets.md",
-        "formats.md",
-        "engines.md",
-        "failures.md",
-    ],
-    "Training": [
-        "training.md",
-        "one_node.md",
-        "ray.md",
-        "rollouts.md",
-        "data.md",
-        "curation.md",
-        "losses.md",
-        "efficiency.md",
-        "multiturn.md",
-    ],
-    "Reference": ["settings_that_matter.md", "configuration.md", "plugins.md", "design.md"],
-    "Project": ["contributing.md", "testing.md", "performance.md", "capacity.md", "security.md", "changelog.md"],
+    "Tutorials": ["first_episode", "own_task", "own_policy", "own_model", "first_training", "multiturn", "cluster"],
+    "Concepts": ["environment", "desktop", "modules", "group", "staleness"],
+    "Guides": {
+        "Environments": ["environments", "tasks", "osworld", "sites", "cluster", "docker", "hubs", "security"],
+        "Agents": ["policies", "engines", "presets", "grounding", "open_data"],
+        "Training": ["training", "one_node", "ray", "rollouts", "data", "curation", "plugins"],
+    },
+    "Reference": ["settings_that_matter", "configuration", "formats", "losses", "protocol", "failures", "glossary"],
+    "Results": ["quickstart", "multiturn", "efficiency", "ablations", "performance", "capacity"],
+    "Project": ["design", "testing"],
 }
-"""Pages by part of the site; one that does not exist is left out, one that is not named comes last."""
+"""Pages by part of the site, in the order of reading; the folder is the part's name."""
 
 FETCHED = re.compile(r"<(?:script|img|link(?! rel=.canonical))[^>]*(?:src|href)=.(?:https?:)?//[^>]*>|class=.mermaid")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """Make the navigation."""
-    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    there |= {page for name, page in {**START, **PROJECT}.items() if (ROOT / name).exists()}
-    named = [page for pages in NAVIGATION.values() for page in pages]
-    parts = {part: [page for page in pages if page in there] for part, pages in NAVIGATION.items()}
-    parts["Project"] += sorted(there - set(named))
-    parts["Start"].append({"Notebooks": list(NOTEBOOK_PAGES.values())})
-    parts["Reference"] += [{package: sorted(_reference(package))} for package in PACKAGES]
-    config["nav"] = [{part: pages} for part, pages in parts.items()]
+    """Make the navigation. A page that is not named comes last in the part of its folder."""
+    navigation: list[Any] = [{"Start": ["index.md", {"Notebooks": list(NOTEBOOK_PAGES.values())}]}]
+    for part, named in NAVIGATION.items():
+        groups = named if isinstance(named, dict) else {"": named}
+        pages: list[Any] = [{group: _pages(part, names)} for group, names in groups.items() if group]
+        pages += _pages(part, groups.get("", []))
+        listed = {name for names in groups.values() for name in names}
+        rest = {path.stem for path in (ROOT / "docs" / part.lower()).glob("*.md")} - listed
+        pages += _pages(part, sorted(rest))
+        if part == "Project":
+            pages += [page for name, page in PROJECT.items() if (ROOT / name).exists()]
+        if part == "Reference":
+            pages += [{package: sorted(_reference(package))} for package in PACKAGES]
+        navigation.append({part: pages})
+    config["nav"] = navigation
     return config
+
+
+def _pages(part: str, names: list[str]) -> list[str]:
+    """The pages of a part of the site."""
+    return [f"{part.lower()}/{name}.md" for name in names]
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,7 +1,7 @@
-"""Which of Gymnasium's wrappers work on our environments: the table in docs/environments.md.
+"""Which of Gymnasium's wrappers work on our environments: the table in docs/guides/environments.md.
 
     python scripts/wrapper_table.py             # print it
-    python scripts/wrapper_table.py --write     # put it into docs/environments.md
+    python scripts/wrapper_table.py --write     # put it into docs/guides/environments.md
 
 Each cell is tried: an environment is made, wrapped, reset and stepped over the end of an episode.
 `tests/dart_gym/envs/test_wrapper_table.py` tries them all, and compares the table in the docs.
@@ -29,7 +29,7 @@ from dart_gym.envs.cluster_link import acquire_shared, background_loop, release_
 ID, TASK = "DartGym/Desktop-v0", "fake/two-steps"
 MODES = list(AutoresetMode)
 KINDS = ("one", *(f"{kind} {mode.name}" for kind in ("Sync", "Async", "native") for mode in MODES))
-PAGE = Path(__file__).parents[1] / "docs" / "environments.md"
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "environments.md"
 BEGIN, END = "<!-- wrapper table: python scripts/wrapper_table.py --write -->", "<!-- end of the wrapper table -->"
 SCREEN = ["screenshot"]
 HALF = spaces.Dict(screenshot=spaces.Box(0, 255, (112, 84, 3), np.uint8))

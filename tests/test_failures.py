@@ -13,7 +13,7 @@ from scripts.failures.situations import OF_ITEMS, OF_SERVERS, Situation
 from scripts.failures.world import World
 from tests.helpers.all_commands import every_command
 
-PAGE = Path(__file__).parents[1] / "docs" / "failures.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "failures.md"
 QUICK = [
     ("dart-gym tasks check", Situation.NOTHING),
     ("dart-train data status", Situation.WRONG_DIRECTORY),

@@ -49,7 +49,7 @@ def test_no_room_imports_itself_over_others():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_map_of_a_package_has_no_circle(package: str):
-    """Rooms with all that is below them, as they stand on the map in docs/design.md."""
+    """Rooms with all that is below them, as they stand on the map in docs/project/design.md."""
     assert not _circle(draw_rooms.imports(package))
 
 

@@ -31,7 +31,7 @@ KINDS: list[Registry] = [
     TRAINERS, PLANNERS,
 ]  # fmt: skip
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "plugins.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "plugins.md").read_text()
 NEEDS_OPTIONS = {"vlm", "chat", "human", "oracle", "dart_grpo"}  # made by who opens them, not by name
 
 

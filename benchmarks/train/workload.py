@@ -1,7 +1,7 @@
 """What is simulated: the latencies of desktops, models and trainer in the published setting, and episodes from them.
 
 Every number has a source; two that nobody published, `tail` and `train_s_per_action`, are fitted to the figures that
-the paper gives for its *coupled* baseline (`study.calibrate`, docs/efficiency.md), and nothing is chosen by mode.
+the paper gives for its *coupled* baseline (`study.calibrate`, docs/results/efficiency.md). Nothing is chosen by mode.
 
 An episode is a function of the setting's seed and its assignment alone: all modes play the same ones.
 """

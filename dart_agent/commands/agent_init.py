@@ -17,20 +17,22 @@ KINDS = {
     "server": FirstKind(
         "a model behind OpenAI's chat completions",
         ("curl http://127.0.0.1:8000/v1/models     # what the server calls its models", _EVAL),
-        ("own_model", "formats"),
+        ("tutorials/own_model", "reference/formats"),
     ),
     "vllm": FirstKind(
         "a model in an unmodified vLLM server",
         ("""vllm serve Qwen/Qwen2.5-VL-3B-Instruct --limit-mm-per-prompt '{"image": 1}'""", _EVAL),
-        ("own_model", "engines"),
+        ("tutorials/own_model", "guides/engines"),
     ),
-    "transformers": FirstKind("a model in this process", ("dart-agent tiny model", _EVAL), ("own_model", "policies")),
+    "transformers": FirstKind(
+        "a model in this process", ("dart-agent tiny model", _EVAL), ("tutorials/own_model", "guides/policies")
+    ),
     "hosted": FirstKind(
         "a vendor's model with its computer tool",
         (integration("hosted_models"), "pip install 'dart-gui[apis]'", "export ANTHROPIC_API_KEY=...", _EVAL),
-        ("own_model",),
+        ("tutorials/own_model",),
     ),
-    "function": FirstKind("a Python function of your own", (_EVAL,), ("own_model", "own_policy")),
+    "function": FirstKind("a Python function of your own", (_EVAL,), ("tutorials/own_model", "tutorials/own_policy")),
 }
 
 

@@ -47,7 +47,7 @@ class PointerModel(nn.Module):
         self.source, weights = Path(model_dir), head_weights(model_dir)
         if not weights and begin is None:
             raise ConfigurationError(
-                f"{model_dir} has no pointer head: begin one and train it, see {page('grounding')}"
+                f"{model_dir} has no pointer head: begin one and train it, see {page('guides/grounding')}"
             )
         self.asked = PointerPrompt.load(model_dir, None if weights else begin or "")
         self.tokens, self.vision = self.asked.tokens, self.asked.vision

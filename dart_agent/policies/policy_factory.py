@@ -67,7 +67,9 @@ class PolicyOptions(ConversationConfig):
         "plug-in; or module:Class, called without arguments.",
     )
     verifier: str | None = Field(
-        None, description="planner+grounder: model directory that judges the grounder's candidates (docs/grounding.md)."
+        None,
+        description="planner+grounder: model directory that judges the grounder's candidates "
+        "(docs/guides/grounding.md).",
     )
     candidates: int = Field(5, ge=1, description="planner+grounder: most candidates that the verifier is shown.")
     engine_url: str | None = Field(
@@ -76,7 +78,7 @@ class PolicyOptions(ConversationConfig):
         "chat completions (http://host/v1); hosted ones: base URL.",
     )
     format: str = Field(
-        "ui_tars", description="vlm, chat: how it writes actions, see docs/formats.md; the style follows it."
+        "ui_tars", description="vlm, chat: how it writes actions, see docs/reference/formats.md; the style follows it."
     )
     max_tokens: int = Field(500, ge=1, description="Models: longest response in tokens.")
     temperature: float = Field(1.0, ge=0, description="vlm, chat: of the sampling, 0 for greedy.")
@@ -137,7 +139,7 @@ async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     if options.policy in ("grounder", "planner"):
         raise ConfigurationError(
             f"the preset {options.preset} is of a {options.policy}, which does not play alone: take --policy "
-            f"planner+grounder, or put both together in Python, see {page('policies')}"
+            f"planner+grounder, or put both together in Python, see {page('guides/policies')}"
         )
     found: Any = POLICIES.get(options.policy)  # also of those that are opened below: unknown names are refused first
     if options.policy in ("vlm", "chat"):

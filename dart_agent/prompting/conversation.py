@@ -39,8 +39,8 @@ class ConversationConfig(Section):
 
     preset: str | None = Field(
         None,
-        description="A model's published behaviour (docs/presets.md): it sets style, format, history, pixels and "
-        "sampling; what is given beside it counts.",
+        description="A model's published behaviour (docs/guides/presets.md): it sets style, format, history, pixels "
+        "and sampling; what is given beside it counts.",
     )
     style: Style = Field(
         "ui_tars",

@@ -15,7 +15,7 @@ KINDS = {
     "cluster": FirstKind(
         "desktops for other processes and machines",
         ("dart-gym serve --config cluster.yaml", "dart-gym status"),
-        ("cluster",),
+        ("guides/cluster",),
     ),
     "tasks": FirstKind(
         "a task of your own, in OSWorld's format",
@@ -23,7 +23,7 @@ KINDS = {
             "dart-agent eval tasks/confirm.json --policy oracle --n 2     # its oracle solves it",
             "dart-agent eval tasks/confirm.json --policy random --n 2     # by chance hardly anybody does",
         ),
-        ("environments", "tasks"),
+        ("guides/environments", "guides/tasks"),
     ),
 }
 

@@ -8,7 +8,7 @@ from dart_gym.core.project_pages import page
 _CONTAINER = (
     "docker run --rm -e DART_GYM_TOKEN -p 127.0.0.1:8765:8765 --cap-drop ALL --security-opt no-new-privileges "
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined "
-    f"dart-gym` ({page('docker')}), with url='ws://127.0.0.1:8765' and token_env='DART_GYM_TOKEN' for gym.make"
+    f"dart-gym` ({page('guides/docker')}), with url='ws://127.0.0.1:8765' and token_env='DART_GYM_TOKEN' for gym.make"
 )
 _TOLD = {
     "darwin": f"desktops run on Linux, not on macOS; next step: have them in a container: `{_CONTAINER}",

@@ -23,7 +23,7 @@ def in_checkout() -> bool:
 
 
 def page(name: str) -> str:
-    """Return where a page of the documentation is, such as `page("engines")`."""
+    """Return where a page of the documentation is, such as `page("guides/engines")`."""
     return f"docs/{name}.md" if in_checkout() else f"{_address('Documentation')}/{name}.md"
 
 

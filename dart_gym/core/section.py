@@ -51,7 +51,7 @@ def mistakes(error: ValidationError, root: type[Section]) -> Iterator[str]:
             known = _known_keys(root, item["loc"][:-1])
             many = None if known else "it has no keys"
             if len(known) > MOST_LISTED:
-                many = f"{page('configuration')} lists them all"
+                many = f"{page('reference/configuration')} lists them all"
             yield f"{where}: unknown key; {suggest(str(item['loc'][-1]), known, otherwise=many)}"
         elif "password" in item["msg"]:
             yield f"{where}: {item['msg']}"  # what was given is not to be shown

@@ -63,7 +63,9 @@ class Engine:
         except (self._errors, OSError) as error:
             await self.close()
             if getattr(error, "status", None) == 404:
-                message = f"Docker has no image {image!r}; next step: build it ({page('docker')}), or name another"
+                message = (
+                    f"Docker has no image {image!r}; next step: build it ({page('guides/docker')}), or name another"
+                )
             else:
                 message = f"no Docker daemon answers at {self.host} ({error}); next step: start it, or set DOCKER_HOST"
             raise MissingDependencyError(message) from error

@@ -24,7 +24,7 @@ class Options(Section):
 
 
 class Provider(Protocol):
-    """Makes desktops. A class of one's own is named on the command line as those here are (`docs/plugins.md`).
+    """Makes desktops. A class of one's own is named on the command line as those here are (`docs/guides/plugins.md`).
 
     Attributes:
         name: name of the provider on the command line.

@@ -116,7 +116,9 @@ class Registry(Generic[T]):
         for check in self.checks:
             reason = check(found)
             if reason is not None:
-                raise PluginError(f"{asked} cannot be used: it {reason}; {page('plugins')} has an example to copy")
+                raise PluginError(
+                    f"{asked} cannot be used: it {reason}; {page('guides/plugins')} has an example to copy"
+                )
         return cast(T, found)
 
 

@@ -1,6 +1,7 @@
 """PNGs of screens, as fast as they can be made: exact pixels, no filters, deflated by ISA-L.
 
-On drawn screens they are as small as those with filters, and made in a twentieth of the time (docs/performance.md).
+On drawn screens they are as small as those with filters, and made in a twentieth of the time
+(docs/results/performance.md).
 """
 
 import struct

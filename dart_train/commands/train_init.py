@@ -16,28 +16,28 @@ KINDS = {
     "quickstart": FirstKind(
         "a tiny model on a drawn task, on the CPU, in minutes",
         (_CHECK, f"{_RUN}     # afterwards runs/first/report.html shows what was learned"),
-        ("training", "configuration"),
+        ("guides/training", "reference/configuration"),
     ),
     "own-tasks": FirstKind(
         "a task of your own, on real desktops",
         ("dart-agent eval tasks/confirm.json --policy oracle --n 2", _CHECK, _RUN),
-        ("tasks", "environments"),
+        ("guides/tasks", "guides/environments"),
         also=("dart_gym", "tasks"),
     ),
     "one-gpu": FirstKind(
         "an adapter for a 3B model on one GPU of 24 GB",
         ('dart-train plan run.yaml --gpus 1 --gpu-memory 24 --gpu "RTX 4090" --model 3b', _CHECK, _RUN),
-        ("one_node",),
+        ("guides/one_node",),
     ),
     "eight-gpus": FirstKind(
         "a 7B model on OSWorld, on 8 GPUs of 80 GB",
         ("dart-train plan run.yaml --gpus 8 --gpu-memory 80 --gpu H100 --model 7b", _CHECK, _RUN),
-        ("one_node",),
+        ("guides/one_node",),
     ),
     "ray": FirstKind(
         "the quick start on the nodes of a Ray cluster",
         ("export DART_DATA_URL=mysql+pymysql://user:password@host/database", f"{_RUN} --ray auto"),
-        ("ray",),
+        ("guides/ray",),
     ),
 }
 

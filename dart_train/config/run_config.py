@@ -104,13 +104,13 @@ class AgentConfig(ConversationConfig):
     texts: int = _as_in_conversations("texts", 4)
     format: str = Field(
         "ui_tars",
-        description="How the model writes actions: a built-in format (docs/formats.md), the name of an installed "
-        "package's format, or module:Class.",
+        description="How the model writes actions: a built-in format (docs/reference/formats.md), the name of an "
+        "installed package's format, or module:Class.",
     )
     planner: Literal["instruction"] | None = Field(
         None,
         description='Who says what to do: null is the model itself; "instruction" clicks, at every step, on what the '
-        "instruction names, and the model is a grounder that finds it (docs/grounding.md).",
+        "instruction names, and the model is a grounder that finds it (docs/guides/grounding.md).",
     )
 
 

@@ -74,7 +74,7 @@ def _how_it_ended(status: int, said: Path) -> str:
 
 
 def _advice() -> str:
-    return f"run it alone with --only, and see {page('one_node')}"
+    return f"run it alone with --only, and see {page('guides/one_node')}"
 
 
 def main() -> None:

@@ -393,7 +393,7 @@ def _resume_with(run: RunDirectory, found: list[Change], config: RunConfig, afre
         listed = "; ".join(map(str, refused[:5])) + (f"; and {len(refused) - 5} more" if len(refused) > 5 else "")
         raise RunDirectoryError(
             f"{run.root} was made by another configuration, and these settings define it: {listed}. Put them back, or "
-            f"{afresh}. {page('training')} lists the settings that may change"
+            f"{afresh}. {page('guides/training')} lists the settings that may change"
         )
     pid = launcher(run) if found else None
     if pid is not None:

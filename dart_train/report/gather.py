@@ -61,7 +61,8 @@ NOTES_SHIPPED = {
     "they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
     "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up "
-    f"({page('multiturn')}): demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
+    f"({page('results/multiturn')}): demonstrations of forms, windows and mock sites, three in ten with another's "
+    "instruction.",
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, and in clicking on a card on drawn screens.",
 }
 NOTES_ON_CONTROLS = {

@@ -1,8 +1,8 @@
 """Desktops as an environment of OpenEnv: a typed client, and the environment that OpenEnv's own server serves.
 
 The client speaks to that server and to the port of a cluster alike, which answers OpenEnv's messages by itself where
-`integrations/openenv_port` is installed (docs/cluster.md). The server adds what only OpenEnv's has: MCP messages,
-schemas, a web page, Spaces.
+`integrations/openenv_port` is installed (docs/guides/cluster.md). The server adds what only OpenEnv's has: MCP
+messages, schemas, a web page, Spaces.
 
 Invariants:
     - A session of OpenEnv holds one desktop, from its first episode until it ends.

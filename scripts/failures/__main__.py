@@ -1,6 +1,6 @@
 """Run the table, or a part of it, and write the page.
 
-    python -m scripts.failures                          # everything: a quarter of an hour, then docs/failures.md
+    python -m scripts.failures                          # half an hour; writes docs/reference/failures.md
     python -m scripts.failures --only "tasks check"     # cells whose name holds this; the others stay as they were
 
 What was run is kept in build/failures.json, so that a part can be run again. Exit status 1 where a rule is broken.
@@ -22,7 +22,7 @@ from scripts.failures.rules import broken
 from scripts.failures.world import World
 
 ROOT = Path(__file__).parents[2]
-PAGE, KEPT = ROOT / "docs" / "failures.md", ROOT / "build" / "failures.json"
+PAGE, KEPT = ROOT / "docs" / "reference" / "failures.md", ROOT / "build" / "failures.json"
 
 
 def main() -> int:

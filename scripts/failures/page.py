@@ -1,4 +1,4 @@
-"""The page docs/failures.md: one table for each command."""
+"""The page docs/reference/failures.md: one table for each command."""
 
 from __future__ import annotations
 

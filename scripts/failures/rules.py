@@ -1,4 +1,4 @@
-"""What every cell has to keep to: the promises of docs/failures.md, as a function of how a command ended."""
+"""What every cell has to keep to: the promises of docs/reference/failures.md, as a function of how a command ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/own_model.md against servers: its commands run as they stand, print what it shows, and fail as it says."""
+"""docs/tutorials/own_model.md against servers: its commands run as they stand and print, or fail, as it says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.chat_server import ChatServer, chat_server, make_certificates
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "own_model.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", PAGE, re.MULTILINE))
 ROWS = dict(re.findall(r"^\| ([^|`]+) \| `(.+)` \|$", SECTIONS["What failures look like"], re.MULTILINE))
 COMMANDS = "".join(

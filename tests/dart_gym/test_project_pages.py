@@ -32,15 +32,18 @@ def wheel(monkeypatch):
 
 
 def test_a_checkout_names_its_files():
-    assert page("engines") == "docs/engines.md" and (ROOT / page("engines")).is_file()
-    assert with_addresses("see docs/formats.md") == "see docs/formats.md"
+    assert page("guides/engines") == "docs/guides/engines.md" and (ROOT / page("guides/engines")).is_file()
+    assert with_addresses("see docs/reference/formats.md") == "see docs/reference/formats.md"
     assert step("make apps", "pip") == "make apps"
     assert (ROOT / integration("hosted_models").rpartition(" ")[2]).is_dir()
 
 
 def test_a_wheel_gives_whole_addresses(wheel):
-    assert page("engines") == f"{URLS['Documentation']}/engines.md"
-    assert with_addresses("see docs/formats.md, docs/ray.md.") == f"see {page('formats')}, {page('ray')}."
+    assert page("guides/engines") == f"{URLS['Documentation']}/engines.md"
+    assert (
+        with_addresses("see docs/reference/formats.md, docs/guides/ray.md.")
+        == f"see {page('reference/formats')}, {page('guides/ray')}."
+    )
     assert step("make apps", "pip") == "pip"
     command = integration("hosted_models")
     assert f"git+{URLS['Repository']}#subdirectory=integrations/hosted_models" in command

@@ -31,7 +31,7 @@ def test_the_recipe_of_the_docs_learns_from_an_export(tmp_path, tiny, kind):
         record(tmp_path / "e", "s/one", seed)
     arguments = ["export", str(tmp_path / "e"), str(tmp_path / "o"), "--as", kind, "--min-score", "1"]
     CliRunner().invoke(agent_cli.app, arguments, catch_exceptions=False)
-    page = (ROOT / "docs" / "open_data.md").read_text()
+    page = (ROOT / "docs" / "guides" / "open_data.md").read_text()
     code, inline = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     here = f'"{tmp_path / "sft"}", use_cpu=True, bf16=False, max_steps=12, per_device_train_batch_size=4, '
     here += 'learning_rate=3e-3, logging_steps=1, report_to=[], save_strategy="no", lr_scheduler_type="constant"'

@@ -1,4 +1,4 @@
-"""The table of attacks in `docs/security.md` names tests that there are, and every attack that once worked."""
+"""The table of attacks in `docs/guides/security.md` names tests that there are, and every attack that once worked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ pytestmark = pytest.mark.security
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ATTACKS = [str(number) for number in range(1, 16)]
-TABLE = (ROOT / "docs/security.md").read_text(encoding="utf-8").partition("## Attacks, and the tests that hold them")[2]
+TABLE = (
+    (ROOT / "docs/guides/security.md")
+    .read_text(encoding="utf-8")
+    .partition("## Attacks, and the tests that hold them")[2]
+)
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in TABLE.splitlines()

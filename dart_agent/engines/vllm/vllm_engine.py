@@ -1,7 +1,7 @@
 """VLLMEngine: an `Engine` behind a vLLM server: token ids in, token ids and log-probabilities out, over HTTP.
 
 Start the server with `--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm` and, for weight
-updates, `VLLM_SERVER_DEV_MODE=1`; docs/engines.md has the whole command. Needs neither torch nor vLLM here.
+updates, `VLLM_SERVER_DEV_MODE=1`; docs/guides/engines.md has the whole command. Needs neither torch nor vLLM here.
 
 Invariants:
     - What `generate` returns was sampled to exactly the given prompt: ids are compared, numbers looked at. What fails

@@ -190,7 +190,7 @@ class FromSender:
     """A sender on this machine reads the directory and streams the tensors.
 
     The server must have been started with `--weight-transfer-config`, for TCP also with our receiver; see
-    docs/engines.md.
+    docs/guides/engines.md.
     """
 
     hint = "Is it a checkpoint of the same model, and does the server reach the sender's address?"

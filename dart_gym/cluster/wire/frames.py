@@ -2,7 +2,7 @@
 
 One websocket carries one session. The client's first frame is a `Hello`, answered by a `Welcome` or an error; then
 each `Request` gets one `Reply` with the same id. Every frame is binary: a big-endian u32 with the length of the
-header, the header in msgpack (a map), and the bytes of an image, if there is one. docs/protocol.md says it in full.
+header, the header in msgpack (a map), and the bytes of an image, if there is one (docs/reference/protocol.md).
 
 Invariants:
     - Request ids grow within a session, also over reconnects. A request that is sent again with the id of the last

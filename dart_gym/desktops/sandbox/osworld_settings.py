@@ -6,7 +6,7 @@ where that profile does not say otherwise.
 
 Invariants:
     - Pure: values and text. Nothing is read or written here.
-    - What cannot be had on this machine is listed in docs/osworld.md with what it means for scores.
+    - What cannot be had on this machine is listed in docs/guides/osworld.md with what it means for scores.
 """
 
 from dataclasses import dataclass

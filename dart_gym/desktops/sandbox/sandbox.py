@@ -120,7 +120,7 @@ class Sandbox:
             packages = " ".join(sorted(set(missing.values())))
             raise MissingDependencyError(
                 f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}, or where Docker is: "
-                f"pip install 'dart-gui[docker]' and build the image dart-gym ({page('docker')})"
+                f"pip install 'dart-gui[docker]' and build the image dart-gym ({page('guides/docker')})"
             )
         if self.isolated and (reason := missing_parts()) is not None:
             raise MissingDependencyError(reason)

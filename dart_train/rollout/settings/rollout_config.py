@@ -78,7 +78,9 @@ class EngineConfig(Section):
         "installed package's engine, or module:Class.",
     )
     options: dict[str, Any] = Field(
-        {}, validate_default=True, description="Options of this kind of engine; docs/engines.md lists those of each."
+        {},
+        validate_default=True,
+        description="Options of this kind of engine; docs/guides/engines.md lists those of each.",
     )
     replicas: int | None = Field(
         None,
@@ -170,7 +172,7 @@ class SyncConfig(Section):
         "itself. nccl, tcp (vLLM only): a "
         "sender beside the rollout service reads the directory and streams the tensors, between GPUs or "
         "without; servers that were not started from here must have been started for it "
-        "(docs/engines.md).",
+        "(docs/guides/engines.md).",
     )
     python: str | None = Field(
         None,

@@ -229,7 +229,7 @@ class GRPOSettings:
         20, "Steps over which its signs are averaged, and for which they must last; 0 for no guard."
     )
     alarm_window: Annotated[int, Interval(ge=0)] = setting(
-        10, "Steps over which the numbers behind alarms are averaged; 0 for no alarms. See docs/training.md."
+        10, "Steps over which the numbers behind alarms are averaged; 0 for no alarms. See docs/guides/training.md."
     )
     stop_on: tuple[AlarmName, ...] = setting(
         (),

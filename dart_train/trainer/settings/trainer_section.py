@@ -45,17 +45,18 @@ class _Base(Section):
     """What a run sets in its own way, and the checks."""
 
     kind: str = Field(
-        "dart_grpo", description="The trainer: dart_grpo, one of a package, or module:Class (docs/training.md)."
+        "dart_grpo", description="The trainer: dart_grpo, one of a package, or module:Class (docs/guides/training.md)."
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments of a trainer of your own (docs/training.md)."
+        default_factory=dict, description="Keyword arguments of a trainer of your own (docs/guides/training.md)."
     )
     report_to: str | list[str] = Field(
         ["tensorboard"], description="Trackers of the metrics: tensorboard, wandb, trackio, several, or none."
     )
     use_cpu: bool | None = Field(None, description="Train on the CPU; null: where there is no GPU.")
     fsdp: bool | str | None = Field(
-        None, description="true shards the language model among the ranks of torchrun (FSDP2, see docs/training.md)."
+        None,
+        description="true shards the language model among the ranks of torchrun (FSDP2, see docs/guides/training.md).",
     )
 
     @field_validator("kind")

@@ -40,7 +40,9 @@ def new_task(
     folder = out or Path(suite)
     for path in write_task(folder, suite, raw):
         print(path)
-    print(f"next: dart-gym tasks check {folder}; (cd {folder} && pytest); docs/tasks.md says more", file=sys.stderr)
+    print(
+        f"next: dart-gym tasks check {folder}; (cd {folder} && pytest); docs/guides/tasks.md says more", file=sys.stderr
+    )
 
 
 def _asked(given: str | None, option: str, question: str, default: str | None) -> str:

@@ -55,7 +55,7 @@ def test_the_options_are_those_of_the_pinned_vllm():
 
 
 def test_a_cache_of_a_given_size_may_be_set_beside_the_share_of_memory():
-    """docs/one_node.md advises it on a shared GPU; vLLM still wants the share free when it starts."""
+    """docs/guides/one_node.md advises it on a shared GPU; vLLM still wants the share free when it starts."""
     config = load_config(ROOT / "configs" / "lora_3b_24gb.yaml").rollout.engine
     known = config.options["options"]
     engine = config.model_copy(

@@ -214,7 +214,7 @@ def test_a_screen_that_no_model_can_see_is_an_error_value():
 
 
 def test_the_page_names_the_fields_that_there_are():
-    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
     assert f"ParsedResponse({', '.join(field.name for field in fields(ParsedResponse))})" in page
 
 

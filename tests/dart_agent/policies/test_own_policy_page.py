@@ -13,7 +13,7 @@ from dart_agent.commands import agent_cli
 from dart_agent.episodes.episode_files import episode_directory, read_episode
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "own_policy.md"
+PAGE = ROOT / "docs" / "tutorials" / "own_policy.md"
 
 
 @pytest.mark.process

@@ -357,7 +357,7 @@ def test_an_instruction_fills_no_field_and_opens_no_message(tokens):
 
 
 def test_the_page_has_a_row_for_every_preset():
-    page = (Path(__file__).parents[3] / "docs/presets.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/guides/presets.md").read_text()
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert sorted(name for cell in cells for name in cell.split("`")[1::2]) == sorted(presets())
 

@@ -23,7 +23,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.desktops.fake_desktop import FakeDesktop
 
 pytestmark = pytest.mark.openenv
-PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "cluster.md"
 
 
 def openenv_client(url: str, **options: Any):
@@ -116,7 +116,7 @@ async def test_answers_stay_with_their_messages_after_a_timeout(tcp_server):
 
 
 async def test_the_client_does_not_reconnect_by_itself(start_server):
-    """Their issue 1103. If this fails, it does so now: delete this test and the paragraph of docs/cluster.md."""
+    """Their issue 1103. If this fails, it does so now: delete this test and the paragraph of docs/guides/cluster.md."""
     server = await start_server(listen="ws://127.0.0.1:0", open=True)
     url = server.url
     env = openenv_client(url)

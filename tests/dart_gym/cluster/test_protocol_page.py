@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the module does: its tables of operations, codes, codecs and limits."""
+"""docs/reference/protocol.md says what the module does: its tables of operations, codes, codecs and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import CLOSE_CODES, ErrorCode, Hello, Reply, Request, Welcome
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 
-PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text()
 
 
 def table(header: str) -> dict[str, list[str]]:

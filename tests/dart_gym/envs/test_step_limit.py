@@ -69,7 +69,7 @@ def test_specs_keep_the_limit():
 
 
 def test_a_time_limit_by_hand_cuts_without_a_score():
-    """An environment cannot know of it: docs/environments.md says so."""
+    """An environment cannot know of it: docs/guides/environments.md says so."""
     with TimeLimit(gymnasium.make(ID, task=TASK, max_steps=9), 2) as env:
         count, info = play(env)
     assert (count, info["terminal"]) == (2, "")

@@ -1,4 +1,4 @@
-"""The first reset on a machine that cannot make desktops: one message, which docs/environments.md shows as it is."""
+"""The first reset on a machine that cannot make desktops: one message, as in docs/guides/environments.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.dart_gym.cluster.conftest import desktops, start_server  # noqa: F401  fixtures
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "environments.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"^```text\n(.*?)\n```$", PAGE.partition("## What a machine must have")[2], re.MULTILINE | re.DOTALL)
 RESET = """
 import gymnasium
@@ -73,7 +73,7 @@ def test_one_message_says_what_to_do_and_stands_in_the_docs(like, begins, tmp_pa
 
 
 def test_the_container_of_the_messages_is_that_of_the_docs():
-    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "docker.md").read_text(encoding="utf-8")
     lines = [" ".join(line.replace("\\\n", " ").split()) for line in re.findall(r"docker run (?:.*\\\n)*.*", page)]
     commands = {command for block in SHOWN for command in re.findall("`(docker run .*?)`", block)}
     assert len(commands) == 1 and commands <= set(lines)

@@ -76,7 +76,7 @@ def test_a_file_of_the_working_directory_is_found(site):
         ("raise SystemExit(3)", "bad:Kite", ["SystemExit: 3"]),
         ("class Kite(:", "bad:Kite", ["SyntaxError"]),
         ("class Kites: pass", "bad:Kite", ["bad has no Kite", "did you mean 'Kites'?"]),
-        ("class Kite: pass", "bad:Kite", ["lacks play", "docs/plugins.md"]),
+        ("class Kite: pass", "bad:Kite", ["lacks play", "docs/guides/plugins.md"]),
         ("Kite = 3", "bad:Kite", ["lacks play"]),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_bad_plugin_is_one_line_with_package_reason_and_next_step(site, source
     text = message("kite")
     for part in ["the toy 'kite' of the package 'bad-toys' (bad:Kite)", *says]:
         assert part in text
-    assert "pip uninstall bad-toys" in text or "docs/plugins.md" in text
+    assert "pip uninstall bad-toys" in text or "docs/guides/plugins.md" in text
     assert "'bad:Kite'" in message("bad:Kite")
 
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md and configs/schema.json are what the classes say, and the shipped files are valid by them."""
+"""docs/reference/configuration.md and configs/schema.json are what the classes say; the shipped files are valid."""
 
 from __future__ import annotations
 

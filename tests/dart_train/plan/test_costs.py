@@ -1,4 +1,4 @@
-"""What docs/one_node.md says that the shipped configurations cost is what `dart-train plan` says."""
+"""What docs/guides/one_node.md says that the shipped configurations cost is what `dart-train plan` says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dart_train.commands.train_cli import app
 from dart_train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "one_node.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "one_node.md").read_text()
 COLUMNS = {
     "dart_osworld_7b": "--model 7b --gpus 8 --gpu-memory 80 --gpu H100",
     "lora_7b_80gb": "--model 7b --gpus 1 --gpu-memory 80 --gpu H100",

@@ -1,4 +1,4 @@
-"""The tables of docs/ablations.md are what `dart-train ablate` makes of the runs that are kept in docs/measured."""
+"""The tables of docs/results/ablations.md are what `dart-train ablate` makes of the runs in docs/measured."""
 
 import json
 from pathlib import Path

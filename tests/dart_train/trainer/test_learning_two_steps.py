@@ -1,7 +1,7 @@
 """What learns and what does not, on a task of two steps: minutes, three seeds, and thresholds that can fail.
 
 A tiny vision-language model plays `fake/two-steps`; rollouts go through the real data manager, leases and trainer.
-Measured on two cores: docs/training.md, "Does it learn?".
+Measured on two cores: docs/guides/training.md, "Does it learn?".
 """
 
 from __future__ import annotations
