@@ -14,7 +14,8 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("dart_gym", "dart_agent", "dart_train")
+PRODUCT = ("dart_gym", "dart_agent", "dart_train")
+PACKAGES = (*PRODUCT, "dart_lab")
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 224, 92, 22, 54, 24
 STYLE = """
   svg { font-family: "DejaVu Sans", "Helvetica Neue", Arial, sans-serif; }

@@ -44,9 +44,9 @@ from dart_train.trainer.batches.demonstrations import Demonstration, corrupt
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.model_loading import load_model
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # benchmarks are not installed
-from benchmarks.agent.drawn_screens_set import draw_items
-from benchmarks.agent.grounding_start import BATCH, cross_entropy, make_start, samples, train
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # dart_lab is not installed
+from dart_lab.agent.drawn_screens_set import draw_items
+from dart_lab.agent.grounding_start import BATCH, cross_entropy, make_start, samples, train
 
 SIZE, LEARNING_RATE, PAGES_RATE = (168, 112), 1e-3, 2e-3
 ROOT = Path(__file__).resolve().parent.parent

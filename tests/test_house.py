@@ -105,9 +105,7 @@ def test_what_is_imported_from_our_modules_is_there():
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
     known = {name: _defined(tree) for name, tree in trees.items()}
     users = [
-        path
-        for place in ("tests", "benchmarks", "examples", "integrations", "scripts")
-        for path in (ROOT / place).rglob("*.py")
+        path for place in ("tests", "examples", "integrations", "scripts") for path in (ROOT / place).rglob("*.py")
     ]
     missing = []
     for path in [*MODULES.values(), *users]:
@@ -139,7 +137,7 @@ def test_no_expression_is_possessive_over_a_group():
     """CPython 3.11.0 to 3.11.4 finds no match for many `(...)*+`, Debian 12's is one: `(?>(...)*)` is right."""
     possessive = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
     found = []
-    for path in (file for name in (*PACKAGES, "integrations", "benchmarks") for file in (ROOT / name).rglob("*.py")):
+    for path in (file for name in (*PACKAGES, "integrations") for file in (ROOT / name).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and possessive.search(node.value):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value[:60]!r}")
@@ -147,8 +145,8 @@ def test_no_expression_is_possessive_over_a_group():
 
 
 def _statements() -> Iterator[tuple[str, Path, ast.stmt, ast.stmt | None]]:
-    """Every statement of the packages with its place, its file and the statement after it."""
-    for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))):
+    """Every statement of the product with its place, its file and the statement after it."""
+    for path in (file for package in draw_rooms.PRODUCT for file in sorted((ROOT / package).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for name in ("body", "orelse", "finalbody"):
                 body = getattr(node, name, None)
@@ -188,7 +186,7 @@ def test_only_tables_are_formatted_by_hand():
             tables[path].add(statement.end_lineno or 0)
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
+        for path in (file for package in draw_rooms.PRODUCT for file in sorted((ROOT / package).rglob("*.py")))
         for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if text.endswith("# fmt: skip") and line not in tables[path]
     ]

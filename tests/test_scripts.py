@@ -12,7 +12,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 BESIDE = [
-    path for path in sorted(SCRIPTS.glob("*.py")) if re.search(r"^from (benchmarks|tests)\b", path.read_text(), re.M)
+    path for path in sorted(SCRIPTS.glob("*.py")) if re.search(r"^from (dart_lab|tests)\b", path.read_text(), re.M)
 ]
 """Those that need what lies in the checkout and is not installed."""
 

@@ -37,7 +37,7 @@ from dart_agent.evaluation.scores import LostEpisodes, TaskScore, refuse_lost, s
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.json_output import JsonOption
 from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
@@ -56,7 +56,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_common_options(app, "dart-agent")
-mount_benchmarks(app, "benchmarks.agent.agent_commands")
 console = Console()
 record_commands.mount(app)
 app.command()(init)
@@ -298,6 +297,9 @@ def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractA
     if not os.environ.get(token_env):
         raise ConfigurationError(f"the environment variable {token_env} named by --token-env is not set")
     return open_cluster(url, os.environ[token_env])
+
+
+mount_added(app, "agent")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from dart_gym.cluster.server.cluster_server import ClusterServer
 from dart_gym.cluster.server.orphans import clean_up
 from dart_gym.cluster.server.server_settings import DesktopSettings, ServerSettings, token_of
 from dart_gym.cluster.wire.cluster_address import parse_address
-from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.gym_init import init
@@ -56,7 +56,6 @@ add_common_options(app, "dart-gym")
 app.add_typer(tasks_app, name="tasks")
 app.command()(certify)
 app.command()(init)
-mount_benchmarks(app, "benchmarks.gym.gym_commands")
 app.add_typer(evaluator_app, name="evaluator")
 
 
@@ -259,6 +258,9 @@ def doctor(
     from dart_gym.commands.doctor import main as examine
 
     raise typer.Exit(examine(task_set=task_set, asked=parts or (), json_file=json_file))
+
+
+mount_added(app, "gym")
 
 
 def main() -> None:

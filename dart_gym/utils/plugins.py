@@ -7,6 +7,7 @@ Invariants:
     - Nothing is imported before it is asked for, built-in things included.
     - A package cannot replace what is built in, and two packages cannot share a name: both are refused, by package.
     - Whatever is wrong with a plug-in is one `PluginError` of one line: the package, the reason and the next step.
+    - The laboratory of a checkout (`dart_lab`) is a package like others, but for not being installed.
     - Processes that are started with `child_environment` import what the process that started them can import.
 """
 
@@ -21,6 +22,7 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from dart_gym.core.errors import PluginError, UnknownNameError
@@ -28,6 +30,8 @@ from dart_gym.core.project_pages import integration, page
 from dart_gym.core.suggestions import suggest
 
 T = TypeVar("T")
+_LABORATORY = Path(__file__).parents[2] / "dart_lab"
+"""The laboratory of a checkout, with the metadata of a package beside its modules: found without an installation."""
 Check = Callable[[Any], str | None]
 """Says what an object lacks to be of a kind, as the rest of a sentence ("lacks the method reset"); None if nothing."""
 _INTEGRATIONS = {
@@ -198,7 +202,9 @@ def _load(value: str) -> Any:
 
 
 def _entry_points() -> Mapping[str, Mapping[str, tuple[metadata.EntryPoint, ...]]]:
-    return _scan(tuple(sys.path))
+    if _LABORATORY.is_dir() and str(_LABORATORY.parent) not in sys.path:
+        sys.path.append(str(_LABORATORY.parent))  # its modules are `dart_lab...`
+    return _scan((*sys.path, str(_LABORATORY)))
 
 
 @functools.lru_cache(maxsize=4)

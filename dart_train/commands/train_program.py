@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.program import Program, add_common_options
 from dart_train.commands.ablate_command import ablate
 from dart_train.commands.data_commands import app as data_app
@@ -47,7 +47,6 @@ app.command()(parity)
 app.command()(plan)
 app.command("check-gpu")(check_gpu)
 app.command()(ablate)
-mount_benchmarks(app, "benchmarks.train.train_commands")
 
 
 @app.command()
@@ -206,3 +205,6 @@ def report(context: ModuleContext) -> None:
     from dart_train.modules import write_report as command
 
     command.main(context)
+
+
+mount_added(app, "train")

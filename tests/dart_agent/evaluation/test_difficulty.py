@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.gym.gym_commands import app as bench
 from dart_agent.commands import agent_cli
 from dart_agent.evaluation.difficulty import difficulty_file, known_rates, write_difficulty
 from dart_agent.evaluation.scores import wilson_interval
 from dart_gym.core.errors import ConfigurationError
+from dart_lab.gym.gym_commands import app as bench
 
 
 def test_what_was_measured_again_replaces_and_all_else_stays(tmp_path):

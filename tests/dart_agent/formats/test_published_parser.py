@@ -10,11 +10,11 @@ import pytest
 from ui_tars.action_parser import parse_action_to_structure_output, parsing_response_to_pyautogui_code
 from ui_tars.action_parser import smart_resize as published_smart_resize
 
-from benchmarks.agent.responses import SCREEN, responses
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import InexpressibleError
 from dart_agent.models.coordinates import CoordinateSpace, smart_resize
 from dart_gym.core import actions as a
+from dart_lab.agent.responses import SCREEN, responses
 
 COUNT = 2000
 SPACE = CoordinateSpace.for_image(SCREEN)

@@ -13,8 +13,8 @@ from dart_gym_grounding_data.explorer import PARTS, Explorer
 from dart_gym_grounding_data.model_proposer import marks_of
 from dart_gym_grounding_data.screen_elements import Element, Screen
 
-from benchmarks.agent.explorer_bench import BreadthExplorer, RandomExplorer, ratio_of, report_of
 from dart_gym.core.errors import ConfigurationError, DesktopError
+from dart_lab.agent.explorer_bench import BreadthExplorer, RandomExplorer, ratio_of, report_of
 from tests.helpers.rooms import CLOSED, Rooms, house
 
 STEPS = 30

@@ -11,10 +11,10 @@ from dart_gym_grounding_data.exploration_graph import Deed
 from dart_gym_grounding_data.explorer import Explorer
 from dart_gym_grounding_data.task_place import TaskPlace
 
-from benchmarks.agent.collector_bench import ClickCheck
 from dart_gym.core.errors import DesktopError
 from dart_gym.tasks.catalog.registry import get_task
 from dart_gym.tasks.catalog.task import Task
+from dart_lab.agent.collector_bench import ClickCheck
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
 ASK = "zenity --question --title=Ask --text='Is it so?'"

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.train.bench_models import tower_of_7b
-from benchmarks.train.parity_bench import Calls
+from dart_lab.train.bench_models import tower_of_7b
+from dart_lab.train.parity_bench import Calls
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.attention import kernels, model_attention
 from dart_train.trainer.attention.kernels import Attention, Layout, at_hand, check_kernel

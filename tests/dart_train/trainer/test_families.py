@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.train.made_up_steps import Window, record_steps
 from dart_agent.episodes.screenshots import image_hash
 from dart_agent.models.families.family_table import FAMILIES, family_in
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.errors import ConfigurationError
+from dart_lab.train.made_up_steps import Window, record_steps
 from dart_train.trainer.attention.model_attention import as_published
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.image_features import ImageFeatures

@@ -151,7 +151,7 @@ def test_logits_in_parts_give_the_same(model, collator, samples, tokens, monkeyp
 
 
 def test_adapters_are_in_effect_and_get_the_gradient(model_dir, collator, samples, tokens):
-    from benchmarks.train.bench_models import with_lora
+    from dart_lab.train.bench_models import with_lora
 
     batch = collator(samples)
     plain = load_model(model_dir)

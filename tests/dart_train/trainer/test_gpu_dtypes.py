@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.train.made_up_steps import Window, record_steps
 from dart_agent.episodes.screenshots import image_hash
 from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_lab.train.made_up_steps import Window, record_steps
 from dart_train.parity.check_model import compare
 from dart_train.parity.recorded_conversation import Shape
 from dart_train.trainer.attention import kernels, model_attention

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.train.made_up_steps import Window, record_steps
 from dart_agent.episodes.screenshots import image_hash
+from dart_lab.train.made_up_steps import Window, record_steps
 from dart_train.trainer import losses
 from dart_train.trainer.attention import kernels
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts

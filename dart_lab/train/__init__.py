@@ -1,0 +1,1 @@
+"""Benchmarks of the trainer's parts: `dart-train bench ...`."""
