@@ -115,7 +115,8 @@ async def play(
     result = await session.reset(task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing)
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, task_hash = result.observation.instruction, str(result.info.get("task_hash", ""))
-    trajectory = recorder.begin(Trajectory(task_id, seed, instruction, task_hash))
+    repeats = bool(result.info.get("deterministic", True))
+    trajectory = recorder.begin(Trajectory(task_id, seed, instruction, task_hash, deterministic=repeats))
     steps: list[Step] = []
     error, usage = "", Counter[str]()
     if result.terminal is None:

@@ -113,7 +113,12 @@ class Trajectory:
         trajectory_id: unique in its run or evaluation; the name of its directory.
         run_id: the training run that it belongs to; "" outside of one.
         group_key: rollouts with an equal key are compared with one another (same task, same seed).
-        source: what it was played for: "rollout", "evaluation", or who demonstrated it, "oracle" or "human".
+        source: what it was played for: "rollout", "fork" (a rollout that continues another trajectory), "evaluation",
+            or who demonstrated it, "oracle" or "human".
+        forked_from: id of the trajectory that it continues; "" for one that was played from its beginning. Its steps
+            are those after the fork.
+        fork_step: decisions of the episode before those.
+        deterministic: False where the task declares that equal seeds and actions may show other screens.
         policy: the policy as it was named on the command line; "" for rollouts.
         app: the task's application, or its suite where it names none; "" where nobody asked.
         terminal: how it ended; INTERRUPTED too where its writer was killed.
@@ -121,10 +126,10 @@ class Trajectory:
         status: of the evaluation, a value of `EvaluationStatus`; "" where none took place.
         evaluator: name and version of what computed the score.
         detail: what environment, evaluator or engine say about a failure or a low score.
-        lost_by: what lost it: "engine", "environment", "evaluation", "cluster" (the connection) or "stop"; "" where it
-            counts.
+        lost_by: what lost it: "engine", "environment", "evaluation", "cluster" (the connection), "fork" (its replayed
+            beginning came out differently) or "stop"; "" where it counts.
         error: what the policy could not parse or answer at last; "" if nothing.
-        num_actions: actions that were carried out.
+        num_actions: actions that were carried out, replayed ones of a fork included.
         attempts: how often it was played until it counted.
         timings: seconds by phase, summed over the episode ("reset", "step", "evaluate", "generate", ...).
         usage: what a hosted model took: tokens by kind ("input", "cached", "written", "output"), "requests", "usd".
@@ -154,6 +159,9 @@ class Trajectory:
     timings: dict[str, float] = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     ended_at: float = 0.0
+    forked_from: str = ""
+    fork_step: int = 0
+    deterministic: bool = True
     steps: tuple[Step, ...] = ()
 
     @property

@@ -43,7 +43,9 @@ _BEGINNING = (
     "task_id", "seed", "instruction", "task_hash", "trajectory_id", "run_id", "group_key", "source", "policy", "app",
 )  # fmt: skip
 _TRAJECTORY_FIELDS = frozenset(field.name for field in fields(Trajectory)) - {"steps"}
-_END = tuple(field.name for field in fields(Trajectory) if field.name in _TRAJECTORY_FIELDS - set(_BEGINNING))
+_SELDOM = {"forked_from": "", "fork_step": 0, "deterministic": True}
+"""Of the beginning, what is written only where it is something else."""
+_END = tuple(field.name for field in fields(Trajectory) if field.name in _TRAJECTORY_FIELDS - {*_BEGINNING, *_SELDOM})
 _STEP = tuple(field.name for field in fields(Step) if field.name != "pixels")
 _STEP_FIELDS = frozenset(_STEP)
 _LONGEST_NAME = 150
@@ -52,7 +54,8 @@ IMAGE_ID = re.compile(r"[0-9a-f]{32}")
 
 def pack_beginning(trajectory: Trajectory) -> bytes:
     """Return what is known of a trajectory before its first step."""
-    return _pack({"format": FORMAT, **{name: getattr(trajectory, name) for name in _BEGINNING}})
+    seldom = {name: value for name in _SELDOM if (value := getattr(trajectory, name)) != _SELDOM[name]}
+    return _pack({"format": FORMAT, **{name: getattr(trajectory, name) for name in _BEGINNING}, **seldom})
 
 
 def pack_step(step: Step) -> bytes:

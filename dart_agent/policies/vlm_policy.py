@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dart_agent.engines.base.engine import Engine, EngineError, Sampling
+from dart_agent.engines.base.engine import Engine, EngineError, Generation, Sampling
 from dart_agent.engines.base.engine_replies import checked
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import ActionFormat
@@ -96,10 +96,7 @@ class VLMPolicy:
 
     async def act(self, observation: Observation) -> Decision:
         """Sample a response to the newest screenshot and read its actions."""
-        screenshot = observation.screenshot
-        if screenshot.nbytes > BIG_SCREEN:  # the episodes of a loop must not wait for one another's pixels
-            screenshot = await asyncio.to_thread(self._vision.resize, screenshot)
-        self._conversation.observe(screenshot, self._problem or observation.action_error)
+        await self._see(observation)
         prompt = self._conversation.prompt()
         sampling = dataclasses.replace(self._sampling, seed=step_seed(self._seed, self._step))
         self._step += 1
@@ -108,6 +105,32 @@ class VLMPolicy:
             self._conversation.respond(generation.response_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
+        return dataclasses.replace(self._read(observation, generation), prompt=prompt, generation=generation)
+
+    async def recall(self, observation: Observation, generation: Generation) -> Decision:
+        """Take a recorded response to this screen as the policy's own, without asking the engine.
+
+        Afterwards the next prompt, and the seed of its sampling, are those of an episode in which it was sampled here.
+
+        Returns:
+            The decision, without prompt and generation: nothing of it is to be trained on again.
+
+        Raises:
+            BadResponse: if the response is not of this policy's model.
+        """
+        await self._see(observation)
+        self._step += 1
+        self._conversation.respond(generation.response_ids)
+        return self._read(observation, generation)
+
+    async def _see(self, observation: Observation) -> None:
+        screenshot = observation.screenshot
+        if screenshot.nbytes > BIG_SCREEN:  # the episodes of a loop must not wait for one another's pixels
+            screenshot = await asyncio.to_thread(self._vision.resize, screenshot)
+        self._conversation.observe(screenshot, self._problem or observation.action_error)
+
+    def _read(self, observation: Observation, generation: Generation) -> Decision:
+        """Read the actions of a response; remember what the next prompt must say of it."""
         # A server of chat messages opens responses by its own template, and gives no log-probabilities.
         opening = self._conversation.opening if generation.logprobs else ""
         response = self._format.parse(opening + generation.text, self._vision.space(*observation.screenshot.shape[:2]))
@@ -121,10 +144,8 @@ class VLMPolicy:
                 thought=response.thought,
                 error=response.problem,
                 terminal=None if told else TerminalState.PARSE_ERROR,
-                prompt=prompt,
-                generation=generation,
             )
-        return Decision(response.actions, generation.text, response.thought, prompt=prompt, generation=generation)
+        return Decision(response.actions, generation.text, response.thought)
 
 
 def step_seed(episode_seed: int, step: int) -> int:

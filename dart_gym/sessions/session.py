@@ -110,6 +110,8 @@ class Session:
         self._episode = None
         resolved = request.resolve()
         info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": request.seed}
+        if not resolved.deterministic:
+            info["deterministic"] = False
         info |= describe(pacing_named(request.pacing), None)
         try:
             async with operation_deadline(deadline_s):

@@ -201,6 +201,8 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     max_steps = extra.get("max_steps", 15)
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise TaskError(f"task {name!r}: dart.max_steps must be a positive integer, got {max_steps!r}")
+    if not isinstance(extra.get("deterministic", True), bool):
+        raise TaskError(f"task {name!r}: dart.deterministic must be true or false, got {extra['deterministic']!r}")
     return Task(
         id=f"{suite}/{name}",
         instruction=instruction,

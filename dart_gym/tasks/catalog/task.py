@@ -45,6 +45,11 @@ class Task:
         return self.raw.get("evaluator") or {}
 
     @property
+    def deterministic(self) -> bool:
+        """Return whether equal seeds and actions show equal screens; a task says no with {"deterministic": false}."""
+        return (self.raw.get("dart") or {}).get("deterministic", True) is not False
+
+    @property
     def hash(self) -> str:
         """Content hash of the definition (16 hex digits): equal hashes mean comparable scores."""
         text = json.dumps([self.id, self.instruction, self.raw], sort_keys=True, ensure_ascii=False)

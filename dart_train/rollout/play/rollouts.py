@@ -5,14 +5,17 @@ Invariants:
       cluster's connection. What was played until then is not lost: `Rollout.cut_off`.
     - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
     - A running rollout holds the pixels of the newest prompt's screens alone; older ones wait as PNGs to be recorded.
+    - Of a fork's continuation only what comes after the fork is kept; where that was not reached as it was recorded, it
+      ends as INTERRUPTED, lost by "fork".
     - Only what ended in a trainable state with a score is trainable; an error never becomes a score of 0.
 """
 
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from dart_agent.episodes.play import ignore_phase, play
 from dart_agent.episodes.screenshots import pack
@@ -20,10 +23,14 @@ from dart_agent.episodes.trajectory import Image, Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.core.errors import DesktopError, EvaluationFailure, MissingDependencyError, TaskError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
+from dart_train.rollout.forks.replay import ACTOR as REPLAY
+from dart_train.rollout.forks.replay import ForkDiffersError, RecallingPolicy, Replaying
 from dart_train.rollout.schedule.scheduler import Assignment
 
 PHASES = ("idle", "connect", "reset", "generate", "step")
 """What a worker can be doing."""
+FORK = "fork"
+"""`source` of continuations, and `lost_by` of those whose replayed beginning came out differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Rollout:
     """One assignment and the trajectory that its playing leaves. It is the `EpisodeRecorder` of its own episode.
 
     Attributes:
-        source: of the trajectory, "rollout" or who demonstrates.
+        source: of the trajectory, "rollout" or who demonstrates; that of a fork's continuation is "fork".
         over: asked after each step with the group's key; True breaks the rollout off.
     """
 
@@ -51,6 +58,8 @@ class Rollout:
     source: str = "rollout"
     over: Callable[[str], bool] | None = None
     trajectory: Trajectory = field(init=False)
+    _replaying: Replaying | None = field(default=None, init=False)
+    _replayed: list[dict[str, float]] = field(default_factory=list, init=False)  # timings of those decisions
     _packed: dict[int, tuple[Image, Image]] = field(default_factory=dict, init=False)  # by identity, while held
 
     def __post_init__(self) -> None:
@@ -72,6 +81,8 @@ class Rollout:
             dart_gym.core.errors.UnknownTaskError: there is no such task.
             GroupOver: its group takes no more members.
         """
+        if self.assignment.fork is not None:
+            policy = self._replaying = Replaying(cast("RecallingPolicy", policy), self.assignment.fork)
         try:
             self.trajectory = await play(
                 policy,
@@ -88,21 +99,30 @@ class Rollout:
             )
         except UnknownTaskError:
             raise
+        except ForkDiffersError as error:
+            return self.cut_off(TerminalState.INTERRUPTED, str(error), FORK)
         except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure) as error:
             # Its definition, its set-up or a program that it needs is broken: no other task's business.
             return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
+        if self._replaying is not None and not self._replaying.arrived and not self.trajectory.lost_by:
+            step, ended = self._replaying.replayed, self.trajectory.terminal
+            return self.cut_off(TerminalState.INTERRUPTED, f"it ended as {ended} while step {step} was replayed", FORK)
         return self.trajectory
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
         """Give the trajectory its id and its group."""
         name, group = new_trajectory_id(self.assignment), self.assignment.group_key
         self.trajectory = replace(trajectory, trajectory_id=name, group_key=group, source=self.source)
+        if (fork := self.assignment.fork) is not None:
+            self.trajectory = replace(self.trajectory, source=FORK, forked_from=fork.parent, fork_step=fork.step)
         return self.trajectory
 
     def step(self, step: Step) -> Step | None:
         """Keep a decision that an engine made, without the screen: what a model learns from are the prompt's images."""
         goes_on = step.pixels is None or step.pixels.after is None
         kept = None
+        if step.actor == REPLAY:
+            self._replayed.append(step.timings)
         if step.pixels is not None and step.generated:
             shown = step.pixels.prompt
             self._packed = {id(image): self._packed.get(id(image)) or (image, pack(image)) for image in shown}
@@ -115,8 +135,9 @@ class Rollout:
     def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> Trajectory:
         """End it, in a terminal state that is not trainable, with what was played of it, and without a score."""
         steps = self.trajectory.steps
+        timings = [*self._replayed, *(step.timings for step in steps)]
         spent = {
-            phase: sum(step.timings.get(name, 0.0) for step in steps)
+            phase: sum(own.get(name, 0.0) for own in timings)
             for phase, name in (("step", "total"), ("generate", "generate"), ("engine", "engine"))
         }
         self.trajectory = replace(
@@ -124,11 +145,16 @@ class Rollout:
             terminal=terminal,
             detail=detail,
             lost_by=lost_by,
-            num_actions=sum(len(step.actions) for step in steps),
+            num_actions=sum(len(step.actions) for step in (*self._prefix(), *steps)),
             timings=spent,
             ended_at=time.time(),
         )
         return self.trajectory
+
+    def _prefix(self) -> Sequence[Step]:
+        """Return what was replayed."""
+        fork = self.assignment.fork
+        return fork.prefix[: len(self._replayed)] if fork is not None else ()
 
 
 def new_trajectory_id(assignment: Assignment) -> str:

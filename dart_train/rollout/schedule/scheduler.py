@@ -34,6 +34,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
+from dart_train.rollout.forks.fork import Fork
 from dart_train.rollout.schedule.group_batches import Batches
 from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
 
@@ -48,6 +49,7 @@ class Assignment:
         group_key: names the group; unique over the lives of a run.
         attempt: how often this member was dealt before.
         sampling_seed: seed of the policy's sampling; differs between all members and attempts.
+        fork: where it goes on from; None for a rollout that is played from its beginning.
     """
 
     task_id: str
@@ -58,6 +60,7 @@ class Assignment:
     sampling_seed: int
     max_steps: int | None = None
     group_size: int = 1
+    fork: Fork | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -15,16 +15,16 @@ where the last action left it, and boxes that are given, such as a clock.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dart_agent.episodes.screen_difference import Pixels, painted, pointer_after
 from dart_agent.episodes.trajectory import Step
 from dart_train.trainer.losses.advantages import GroupRewards, ScaleRewards, TrajectoryAdvantage
 
 EPSILON = 1e-6
-Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,6 @@ def screens_seen(
     return names
 
 
-def pointer_after(step: Step, before: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Where a step's actions left the pointer, in pixels of the real screen; None where nobody knows."""
-    at = before
-    for action in step.actions:
-        points: Sequence[Sequence[Any]] = [(action.get("x"), action.get("y")), *action.get("path", ())]  # a drag's last
-        for x, y in points:
-            if x is not None and y is not None:
-                at = int(x), int(y)
-    return at
-
-
 def anchor(
     image: Pixels,
     screen: tuple[int, int],
@@ -119,11 +108,6 @@ def anchor(
     masked: Sequence[tuple[int, int, int, int]],
 ) -> str:
     """A name that equal screens share: the hash of the pixels, with pointer and boxes painted over."""
-    painted = image.copy()
     height, width = image.shape[:2]
-    across, down = (width / screen[0], height / screen[1]) if all(screen) else (1.0, 1.0)
-    own = [(at[0] - pointer, at[1] - pointer, 2 * pointer, 2 * pointer)] if at and pointer else []
-    for x, y, wide, high in (*masked, *own):
-        left, top = max(0, round(x * across)), max(0, round(y * down))
-        painted[top : max(0, round((y + high) * down)), left : max(0, round((x + wide) * across))] = 0
-    return hashlib.blake2b(painted.tobytes(), digest_size=16, salt=f"{width}x{height}".encode()).hexdigest()
+    hidden = painted(image, screen, at, pointer, masked)
+    return hashlib.blake2b(hidden.tobytes(), digest_size=16, salt=f"{width}x{height}".encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""For tests of forks: an engine that says what it is told to, and tasks of drawn buttons, some of which change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from echo_engine import EchoEngine
+
+from dart_agent.engines.base.engine import Generation, Prompt, Sampling
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.tasks.catalog.scenario import Prepared
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.suites import fake_suite
+
+OK_CLICK = "Action: click(start_box='(42,56)')"
+SPEC = fake_suite.TASKS[0].desktop
+TASKS = (
+    Task("forked_play:Forked/long", "", SPEC, max_steps=6, raw={"id": "long", "clicks": 3, "buttons": 4}),
+    Task("forked_play:Forked/changing", "", SPEC, max_steps=6, raw={"id": "changing", "clicks": 3, "buttons": 4}),
+    Task(
+        "forked_play:Forked/declared", "", SPEC, max_steps=6,
+        raw={"id": "declared", "clicks": 3, "buttons": 4, "dart": {"deterministic": False}},
+    ),
+)  # fmt: skip
+_plays = itertools.count()
+
+
+class ForkScenario(fake_suite.FakeScenario):
+    """Of the task "changing" every play has other buttons, whatever the seed."""
+
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
+        changing = task.raw["id"] == "changing"
+        prepared = await super().prepare(desktop, task, next(_plays) if changing else seed)
+        return replace(prepared, instruction="Click the buttons.")
+
+
+class Forked:
+    """The suite, as `forked_play:Forked`."""
+
+    @staticmethod
+    def load_tasks() -> tuple[Task, ...]:
+        return TASKS
+
+    make_scenario = ForkScenario
+
+
+class Says(EchoEngine):
+    """Says texts in turn, each with another number of tokens, and remembers what it was asked."""
+
+    def __init__(self, texts: Iterator[str] | list[str], first: int = 0) -> None:
+        super().__init__("says", "", 0, 0.0, "")
+        self._texts = iter(texts)
+        self._first = first  # decision of the episode
+        self.prompts: list[Prompt] = []
+        self.seeds: list[int] = []
+        self.entropies: Iterator[float] | None = None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        self._say = next(self._texts)
+        self.prompts.append(prompt)
+        self.seeds.append(sampling.seed)
+        generation = await super().generate(prompt, sampling)
+        ids = generation.response_ids[: 1 + (self._first + len(self.prompts)) % 3]
+        entropy = next(self.entropies) if self.entropies is not None else None
+        return replace(generation, response_ids=ids, logprobs=generation.logprobs[: len(ids)], entropy=entropy)
