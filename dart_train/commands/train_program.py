@@ -11,7 +11,6 @@ from rich.console import Console
 
 from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.program import Program, add_common_options
-from dart_train.commands.ablate_command import ablate
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
 from dart_train.commands.gpu_check_command import check_gpu
@@ -46,7 +45,6 @@ app.command()(init)
 app.command()(parity)
 app.command()(plan)
 app.command("check-gpu")(check_gpu)
-app.command()(ablate)
 
 
 @app.command()
@@ -81,26 +79,6 @@ def run(
         finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray)
     if not start_only:
         pipeline.say_result(finished, Console())
-
-
-@app.command()
-def controls(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
-) -> None:
-    """Repeat a finished run with shuffled rewards, which must not learn, and add that to its report."""
-    from dart_train.launch import controls as command
-    from dart_train.launch import pipeline
-    from dart_train.preflight.problems import refuse
-    from dart_train.preflight.run_check import check_run
-
-    loaded = load(config, overrides, name)
-    refuse(check_run(loaded, runs_dir, occupied=False).problems)
-    with explained_file_errors(runs_dir / loaded.name):
-        pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """The report's plots as SVG text (matplotlib)."""
 
 import io
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -38,7 +37,8 @@ def short_name(task_id: str) -> str:
     return task_id.split("/", 1)[-1]
 
 
-def _svg(figure: Any) -> str:
+def svg(figure: Any) -> str:
+    """Return a figure as SVG text, and close it."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", transparent=True)
     plt.close(figure)
@@ -70,7 +70,7 @@ def learning_curves(curves: list[Curve], tasks: list[TaskFigures]) -> str:
             axis.xaxis.set_major_locator(plt.MaxNLocator(4))
         figure.supxlabel("rollouts of the run", fontsize=9)
         figure.tight_layout()
-        return _svg(figure)
+        return svg(figure)
 
 
 def before_after(tasks: list[TaskFigures]) -> str:
@@ -99,7 +99,7 @@ def before_after(tasks: list[TaskFigures]) -> str:
             handles.append(plt.Line2D([], [], color=CONSTANT))
             labels.append("best constant click")
         axis.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, frameon=False)
-        return _svg(figure)
+        return svg(figure)
 
 
 def utilisation(data: ReportData) -> str:
@@ -114,42 +114,7 @@ def utilisation(data: ReportData) -> str:
         axis.set_ylim(0, 1.02)
         axis.set_xlabel("seconds of training")
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4, frameon=False)
-        return _svg(figure)
-
-
-def ablation(
-    rows: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]], unit: str
-) -> str:
-    """Held-out success of every variant at the end with its interval, and over the training: mean and seeds."""
-    with plt.rc_context(STYLE):
-        figure, (bars, lines) = plt.subplots(1, 2, figsize=(10.5, 0.34 * len(rows) + 2.2), width_ratios=(1, 1.3))
-        for place, (variant, row) in enumerate(rows.items()):
-            color, y = PALETTE[place % len(PALETTE)], len(rows) - 1 - place
-            if row["success"] is not None:
-                low, high = row["success_interval"] or (row["success"], row["success"])
-                bars.barh(y, row["success"], height=0.6, color=color)
-                bars.errorbar(
-                    [row["success"]],
-                    [y],
-                    xerr=[[row["success"] - low], [high - row["success"]]],
-                    fmt="none",
-                    ecolor=INK,
-                    elinewidth=0.8,
-                    capsize=2,
-                )
-            for curve in curves[variant]:
-                lines.plot(*zip(*curve, strict=True), color=color, linewidth=0.7, alpha=0.2)
-            mean = [np.mean(points, axis=0) for points in zip(*curves[variant], strict=False)]
-            lines.plot(*zip(*mean, strict=True), color=color, ls=("-", "--")[place // len(PALETTE) % 2], label=variant)
-        bars.set_yticks(range(len(rows) - 1, -1, -1), list(rows))
-        bars.set_xlim(0, 1.02)
-        bars.set_xlabel("success on held-out seeds")
-        bars.grid(axis="y", visible=False)
-        lines.set_ylim(-0.02, 1.02)
-        lines.set_xlabel(unit)
-        lines.legend(frameon=False, fontsize=7)
-        figure.tight_layout()
-        return _svg(figure)
+        return svg(figure)
 
 
 def turns(data: ReportData) -> str:
@@ -190,7 +155,7 @@ def turns(data: ReportData) -> str:
         entropy.legend(frameon=False, fontsize=7)
         figure.legend(*share.get_legend_handles_labels(), loc="lower center", ncol=6, frameon=False, fontsize=7)
         figure.tight_layout(rect=(0, 0.06, 1, 1))
-        return _svg(figure)
+        return svg(figure)
 
 
 def staleness(counts: dict[int, int]) -> str:
@@ -203,4 +168,4 @@ def staleness(counts: dict[int, int]) -> str:
         axis.set_xlabel("versions behind when trained")
         axis.set_ylabel("trajectories")
         axis.grid(axis="x", visible=False)
-        return _svg(figure)
+        return svg(figure)

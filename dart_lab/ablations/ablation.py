@@ -24,8 +24,8 @@ import yaml
 
 from dart_gym.core.suggestions import suggest
 from dart_gym.utils.processes import die_with_parent
+from dart_lab.ablations.shared_start import go_on_from, start_key
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
-from dart_train.launch.shared_start import go_on_from, start_key
 from dart_train.run.run_directory import RunDirectory, write_text
 from dart_train.run.supervisor import log_tail
 

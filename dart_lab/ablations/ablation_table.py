@@ -153,7 +153,7 @@ def as_values(outcomes: Sequence[Outcome], rows: Sequence[Mapping[str, Any]]) ->
 
 def write(root: Path, outcomes: Sequence[Outcome], *, base: str, by_time: bool) -> str:
     """Write `ablation.md`, `ablation.json` and `ablation.svg`; returns the table."""
-    from dart_train.report.report_plots import ablation  # matplotlib takes a second
+    from dart_lab.ablations.ablation_plot import draw_ablation  # matplotlib takes a second
 
     rows = summary(outcomes, base=base, by_time=by_time)
     table = markdown(rows, by_time=by_time)
@@ -164,5 +164,5 @@ def write(root: Path, outcomes: Sequence[Outcome], *, base: str, by_time: bool) 
         if one.curve:
             curves[one.variant].append([(point[1] / 60 if by_time else point[0], point[2]) for point in one.curve])
     unit = "minutes of training" if by_time else "rollouts"
-    write_text(root / "ablation.svg", ablation({row["variant"]: row for row in rows}, curves, unit))
+    write_text(root / "ablation.svg", draw_ablation({row["variant"]: row for row in rows}, curves, unit))
     return table

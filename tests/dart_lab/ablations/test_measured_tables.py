@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dart_train.launch.ablation import BASE
-from dart_train.report.ablation_table import Outcome, markdown, summary
+from dart_lab.ablations.ablation import BASE
+from dart_lab.ablations.ablation_table import Outcome, markdown, summary
 
 DOCS = Path(__file__).parents[3] / "docs"
 MEASURED = ("ablations", "ablations_more", "ablations_pool", "ablations_tis", "coupled", "coupled_paced")

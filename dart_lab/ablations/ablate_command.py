@@ -24,11 +24,10 @@ def ablate(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
     """Compare variants of CONFIG; the same command goes on where it was."""
+    from dart_lab.ablations import ablation, ablation_table
     from dart_train.config.run_config import load_config
-    from dart_train.launch import ablation
     from dart_train.preflight.problems import refuse
     from dart_train.preflight.run_check import check_run
-    from dart_train.report import ablation_table
     from dart_train.run.run_directory import RunDirectory
 
     limit = ablation.read_budget(budget)

@@ -12,18 +12,17 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
+from dart_lab.ablations import ablation, ablation_table
+from dart_lab.ablations.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
+from dart_lab.ablations.ablation_table import Outcome, mean_of, outcome_of, summary
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.groups.checkpoint_rows import list_checkpoints
-from dart_train.launch import ablation
-from dart_train.launch.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
-from dart_train.report import ablation_table
-from dart_train.report.ablation_table import Outcome, mean_of, outcome_of, summary
 from dart_train.run.run_directory import RunDirectory, write_json
 
 ROOT = Path(__file__).parents[3]
-CONFIG = Path(__file__).parents[1] / "e2e.yaml"
+CONFIG = ROOT / "tests" / "dart_train" / "e2e.yaml"
 LOSS = """
 from dart_train.trainer import losses
 

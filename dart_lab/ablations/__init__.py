@@ -1,0 +1,1 @@
+"""Ablations: runs that differ in one switch each, as a table and a picture: `dart-train ablate`."""
