@@ -35,7 +35,7 @@ default, and what it means. An unknown key, and a value that cannot be meant, is
 suggests the one that was meant.
 
 ```bash
-dart-train run configs/quickstart.yaml --dry-run                        # what all keys come to; nothing is started
+dart-train run configs/quickstart.yaml --dry-run --show                 # what all keys come to; nothing is started
 dart-train run configs/quickstart.yaml --set rollout.workers=2 --set trainer.learning_rate=1e-4
 ```
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 
 from dart_gym.commands.added_commands import mount_added
+from dart_gym.commands.json_output import write_json
 from dart_gym.commands.program import Program, add_common_options
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
@@ -30,7 +32,7 @@ from dart_train.commands.parity_command import parity
 from dart_train.commands.plan_command import plan
 from dart_train.commands.train_init import init
 from dart_train.commands.watch_commands import app as watch_app
-from dart_train.config.run_config import dump_config
+from dart_train.config.run_config import ConfigError, dump_config
 from dart_train.run.run_directory import explained_file_errors
 
 if TYPE_CHECKING:
@@ -53,10 +55,18 @@ def run(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="check, print what is resolved, and end")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check, say what is wrong, start nothing")] = False,
+    show: Annotated[bool, typer.Option("--show", help="with --dry-run: print the whole configuration")] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", metavar="FILE", help="with --dry-run: write the configuration and problems to this file"
+        ),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
     start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,
     ray: Ray = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")] = 15.0,
 ) -> None:
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train.launch import pipeline
@@ -64,19 +74,31 @@ def run(
     from dart_train.preflight.run_check import check_elsewhere, check_run
 
     loaded = load(config, overrides, name)
+    if (show or json_file is not None) and not dry_run:
+        raise ConfigError("--show and --json belong to --dry-run")
     if dry_run:
-        sys.stdout.write(dump_config(loaded))
-        sys.stdout.flush()
-        checked = check_run(loaded, runs_dir)
-        if checked.placement is not None:
-            Console(stderr=True, soft_wrap=True).print(checked.placement.sentence, highlight=False)
+        checked = check_run(loaded, runs_dir) if ray is None else check_elsewhere(loaded)
+        if show:
+            sys.stdout.write(dump_config(loaded))
+            sys.stdout.flush()
+        where = checked.placement.sentence if checked.placement is not None else ""
+        settings = yaml.safe_load(dump_config(loaded))
+        write_json(json_file, {"configuration": settings, "placement": where, "problems": checked.problems})
+        console = Console(stderr=show, soft_wrap=True)  # what --show prints is YAML alone
+        if where:
+            console.print(where, highlight=False)
         refuse(checked.problems)
+        if ray is not None:
+            from dart_train.nodes.ray_cluster import connect
+
+            console.print(f"the Ray cluster {connect(ray, timeout)} answers", highlight=False)
+        console.print(f"{loaded.name}: no problem found, and nothing was started", highlight=False, markup=False)
         return
     # GPUs may be in use by processes of this very run, which `pipeline.execute` waits for.
     refuse((check_run(loaded, runs_dir, occupied=False) if ray is None else check_elsewhere(loaded)).problems)
     with explained_file_errors(runs_dir / loaded.name):
         only = pipeline.START if start_only else None
-        finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray)
+        finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray, timeout_s=timeout)
     if not start_only:
         pipeline.say_result(finished, Console())
 

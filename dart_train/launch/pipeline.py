@@ -375,7 +375,7 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     elif (run.root / "state.json").exists():
         raise RunDirectoryError(
             f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
-            f"or restore it, for example from the same command with --dry-run"
+            f"or restore it, for example from the same command with --dry-run --show"
         )
     else:
         write_text(run.config, dump_config(config))
@@ -415,6 +415,7 @@ def execute(
     plain: bool = False,
     only: Collection[str] | None = None,
     cluster: str | None = None,
+    timeout_s: float = ray_cluster.CONNECT_S,
 ) -> RunDirectory:
     """Run, or go on with, everything that a configuration describes, or some of its phases.
 
@@ -424,9 +425,12 @@ def execute(
         plain: lines instead of a live panel.
         only: names of the phases; None for all.
         cluster: address of a Ray cluster, or "auto"; None for this machine alone.
+        timeout_s: how long to wait for the first answer of the Ray cluster.
     """
     if cluster is not None:
-        return _execute_on_nodes(config, runs_dir.resolve(), cluster, plain=plain, only=only)
+        cluster_nodes.check_shared(config)
+        address = ray_cluster.connect(cluster, timeout_s)
+        return _execute_on_nodes(config, runs_dir.resolve(), address, plain=plain, only=only)
     place_here(config, occupied=False)
     run = open_run(config, runs_dir)
     with RunLock(run) as lock:
@@ -438,10 +442,8 @@ def execute(
 
 
 def _execute_on_nodes(
-    config: RunConfig, runs_dir: Path, cluster: str, *, plain: bool, only: Collection[str] | None
+    config: RunConfig, runs_dir: Path, address: str, *, plain: bool, only: Collection[str] | None
 ) -> RunDirectory:
-    cluster_nodes.check_shared(config)
-    address = ray_cluster.connect(cluster)
     placement = cluster_nodes.demand_of(config, ray_cluster.gpus())
     run = open_run(config, runs_dir)
     with RunLock(run) as lock:

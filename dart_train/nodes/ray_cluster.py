@@ -20,7 +20,7 @@ from dart_train.run.run_status import RunWindow
 
 log = logging.getLogger(__name__)
 NAMESPACE = "dart-train"
-CONNECT_S = 5.0
+CONNECT_S = 15.0
 ANSWER_S = 15.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS = 4

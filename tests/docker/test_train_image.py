@@ -20,7 +20,7 @@ def in_image(*command: str, entry: str = "dart-train") -> str:
 
 
 def test_its_configurations_resolve_and_place_on_a_machine_without_gpus():
-    assert "name: quickstart" in in_image("run", "/opt/configs/quickstart.yaml", "--dry-run")
+    assert "name: quickstart" in in_image("run", "/opt/configs/quickstart.yaml", "--dry-run", "--show")
 
 
 def test_a_run_prepares_its_model_as_a_user_without_rights():

@@ -60,7 +60,9 @@ def test_it_resolves():
 @pytest.mark.process
 def test_a_dry_run_prints_what_it_resolves_to(tmp_path, monkeypatch):
     fake_gpus(monkeypatch, tmp_path.with_name("bin"), gpu_rows(*[H100] * 8))
-    result = dart_train("run", str(CONFIG), "--dry-run", "--runs-dir", str(tmp_path), "--set", "rollout.workers=7")
+    result = dart_train(
+        "run", str(CONFIG), "--dry-run", "--show", "--runs-dir", str(tmp_path), "--set", "rollout.workers=7"
+    )
     assert result.returncode == 1 and "model.path: no model" in result.stderr, "which is not on this machine"
     printed = tmp_path / "printed.yaml"
     printed.write_text(result.stdout)
