@@ -1,7 +1,6 @@
 """What an action is in pointer and keyboard events: a list of plain values, the same for every desktop.
 
-Who carries them out: `dart_gym.desktops.xvfb.x_input` in this process, `dart_gym.desktops.osworld_vm.remote_input` on a
-machine with OSWorld's server. The two differ only in how long a pause is, and in what gives a character a keycode.
+`dart_gym.desktops.xvfb.x_hands` carries them out: in this process, or sent to a machine with OSWorld's server.
 
 Invariants:
     - Pure: no text of a model crosses to a machine, only points, buttons, X keysyms and pauses.
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 
 from dart_gym.core.actions import Action, Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type
 from dart_gym.desktops.base.desktop import ActionError
-from dart_gym.desktops.input.keyboard import keysym_of
+from dart_gym.desktops.input.requested_keys import keysym_of
 
 InputEvent: TypeAlias = list[Any]
 """One of

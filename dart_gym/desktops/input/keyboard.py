@@ -14,12 +14,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dart_gym.core.keys import keysym_name
-from dart_gym.core.keysyms import keysym_value
 from dart_gym.desktops.input.key_map import LOCK, SHIFT, KeyMap, Stroke
 
-_CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
-_UNICODE = 0x01000000
+UNICODE = 0x01000000
+"""Added to the code point of a character without a keysym of its own."""
 _OLD_KEYSYMS = {
     **{1: "iso8859_2", 2: "iso8859_3", 3: "iso8859_4", 5: "iso8859_6", 6: "koi8_u"},
     **{0x0C: "iso8859_8", 0x0D: "tis_620", 0x13: "iso8859_15"},
@@ -34,28 +32,11 @@ _LETTER_KEYS = {
 """The keycodes of Latin letters on a US keyboard, by keysym."""
 
 
-def keysym_of(key: str) -> int:
-    """Return the X keysym of a canonical key name or a character.
-
-    Raises:
-        ValueError: if no keyboard can type it.
-    """
-    name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
-    if name is not None:
-        if (value := keysym_value(name)) is None:
-            raise ValueError(f"X has no keysym {name!r}")
-        return value
-    code = ord(key)
-    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
-        raise ValueError(f"no key types the character U+{code:04X}")
-    return code if code < 0x100 else _UNICODE | code
-
-
 def spelled(keysym: int) -> int:
-    """The keysym by which `keysym_of` names the same character; layouts have older ones too (Cyrillic, the euro)."""
+    """The keysym by which actions name the same character; layouts have older ones too (Cyrillic, the euro)."""
     codec = _OLD_KEYSYMS.get(keysym >> 8)
     if 0x20A0 <= keysym <= 0x20AC:
-        return _UNICODE | keysym
+        return UNICODE | keysym
     if codec is None or keysym & 0xFF < 0xA0:
         return keysym
     try:
@@ -64,7 +45,7 @@ def spelled(keysym: int) -> int:
         return keysym
     if codec == "koi8_u" and not 0x400 <= code < 0x500:
         return keysym
-    return code if code < 0x100 else _UNICODE | code
+    return code if code < 0x100 else UNICODE | code
 
 
 @dataclass(slots=True)
@@ -76,12 +57,24 @@ class Batch:
     strokes: list[Stroke] = field(default_factory=list)
 
 
-class Keyboard:
-    """What this process types with on one X server: the keys of its map, and spare ones."""
+class NoKeyError(ValueError):
+    """The keyboard's map has no way to make what is asked for."""
 
-    def __init__(self, key_map: KeyMap) -> None:
-        self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
+
+class Keyboard:
+    """What this process types with on one X server: the keys of its map, and spare ones.
+
+    `spare` names the keycodes that another process used as spare ones, with their keysyms.
+    """
+
+    def __init__(self, key_map: KeyMap, spare: Sequence[tuple[int, int]] = ()) -> None:
+        self._spare = OrderedDict(spare)  # keycode -> keysym, least recently used first; 0: none yet
         self.update(key_map)
+
+    @property
+    def spare(self) -> list[tuple[int, int]]:
+        """The spare keycodes with their keysyms (0: none yet), least recently used first."""
+        return list(self._spare.items())
 
     def update(self, key_map: KeyMap) -> None:
         """Take in the map as it is now; spare keys that it left alone keep their meaning and their turn."""
@@ -132,7 +125,7 @@ class Keyboard:
             command: whether the keys are a command's, for which keys of the layout go before spare ones.
 
         Raises:
-            ValueError: if no key is free.
+            NoKeyError: if no key is free.
         """
         batch = Batch()
         used: set[int] = set()  # spare keycodes that the batch relies on
@@ -141,7 +134,7 @@ class Keyboard:
             if stroke is None:
                 keycode = next(iter(self._spare), None)
                 if keycode is None:
-                    raise ValueError(f"the keyboard's map has no key for the keysym {keysym:#x}, and none to spare")
+                    raise NoKeyError(f"the keyboard's map has no key for the keysym {keysym:#x}, and none to spare")
                 if keycode in used:
                     break
                 stroke = self._assign(keycode, keysym, batch)

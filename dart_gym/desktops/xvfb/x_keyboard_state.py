@@ -20,6 +20,15 @@ class LockState:
     group: int = 0
 
 
+class _Rest(rq.ValueField):
+    """The rest of a reply as bytes (python3-xlib 0.15, which pyautogui brings, has no `rq.Binary`)."""
+
+    structcode = None
+
+    def parse_binary_value(self, data: bytes, display: Any, length: int | None, format: int) -> tuple[bytes, bytes]:
+        return data, b""
+
+
 class _UseExtension(rq.ReplyRequest):
     _request = rq.Struct(rq.Card8("opcode"), rq.Opcode(0), rq.RequestLength(), rq.Card16("major"), rq.Card16("minor"))
     _reply = rq.Struct(
@@ -48,7 +57,7 @@ class _GetMap(rq.ReplyRequest):
     _request = rq.Struct(
         rq.Card8("opcode"), rq.Opcode(8), rq.RequestLength(), rq.Card16("device"), rq.Card16("full"), rq.Pad(20)
     )
-    _reply = rq.Struct(rq.ReplyCode(), rq.Pad(1), rq.Card16("sequence_number"), rq.ReplyLength(), rq.Binary("content"))
+    _reply = rq.Struct(rq.ReplyCode(), rq.Pad(1), rq.Card16("sequence_number"), rq.ReplyLength(), _Rest("content"))
 
 
 class _LatchLockState(rq.Request):

@@ -9,14 +9,14 @@ Invariants:
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from Xlib import X
 
-from dart_gym.desktops.base.desktop import ActionError
 from dart_gym.desktops.input.key_map import LOCK, SHIFT, KeyMap, Stroke, parse_key_map
-from dart_gym.desktops.input.keyboard import Batch, Keyboard, runs
-from dart_gym.desktops.xvfb.x_connection import XConnection
+from dart_gym.desktops.input.keyboard import Batch, Keyboard, NoKeyError, runs
+from dart_gym.desktops.xvfb.x_client import XClient
 from dart_gym.desktops.xvfb.x_keyboard_state import LockState, XKeyboardState
 
 _STROKES_IN_A_GO = 64
@@ -32,18 +32,37 @@ _COMMANDS = frozenset({0xFFE3, 0xFFE4, *range(0xFFE7, 0xFFEF)})
 """Control, Meta, Alt, Super and Hyper: they make a command of the key that follows."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """What another process must know that goes on with the same keyboard.
+
+    Attributes:
+        spare: the spare keycodes with the keysyms that they were given, least recently used first.
+        single: the keycodes of the keys that are down alone, by keysym.
+    """
+
+    spare: Sequence[tuple[int, int]] = ()
+    single: Mapping[int, int] = field(default_factory=dict)
+
+
 class XKeys:
     """The keyboard of one desktop; `press` sends a key's event and notes what is down."""
 
-    def __init__(self, connection: XConnection, press: Callable[[int, bool], None]) -> None:
-        self._connection, self._press = connection, press
-        self._display = connection.display
+    def __init__(self, client: XClient, press: Callable[[int, bool], None], memory: KeyMemory | None = None) -> None:
+        self._client, self._press = client, press
+        self._display = client.display
         self._state = XKeyboardState(self._display)
         self._raw = self._state.read_map()
-        self._keyboard = Keyboard(self._parsed(self._raw))
+        memory = memory or KeyMemory()
+        self._keyboard = Keyboard(self._parsed(self._raw), memory.spare)
         self._chord: list[int] = []  # keycodes of the one that is down
         self._aside: tuple[LockState, LockState] | None = None  # locks before the chord, and in it
-        self._single: dict[int, int] = {}  # keycodes by keysym of the keys that are down alone
+        self._single = dict(memory.single)
+
+    @property
+    def memory(self) -> KeyMemory:
+        """What another process must know that goes on with this keyboard."""
+        return KeyMemory(self._keyboard.spare, dict(self._single))
 
     async def type(self, keysyms: Sequence[int]) -> None:
         """Strike keys one after the other."""
@@ -100,11 +119,11 @@ class XKeys:
         for _ in range(_MAX_CHANGES):
             batch = await self._ready(keysyms, command=command)
             if len(batch.strokes) < len(keysyms):
-                raise ActionError("the keyboard's map has too few free keys for this chord")
+                raise NoKeyError("the keyboard's map has too few free keys for this chord")
             if self._in_a_grab(functools.partial(send, batch.strokes)):
                 return
             await self._learn()
-        raise ActionError("the keyboard's map changes all the time")
+        raise NoKeyError("the keyboard's map changes all the time")
 
     async def _place_letters(self, keysyms: Sequence[int]) -> None:
         """Give the Latin letters of a command keys of their own, if the layout has none."""
@@ -124,10 +143,7 @@ class XKeys:
     async def _ready(self, keysyms: Sequence[int], *, command: bool = False) -> Batch:
         """As many strokes as one map has, once programs know it."""
         for _ in range(_MAX_CHANGES):
-            try:
-                batch = self._keyboard.next_batch(keysyms, command=command)
-            except ValueError as error:
-                raise ActionError(str(error)) from None
+            batch = self._keyboard.next_batch(keysyms, command=command)
             if not batch.remap:
                 return batch
             if not self._is_known():
@@ -138,7 +154,7 @@ class XKeys:
             for first, meanings in runs(batch.remap):
                 self._display.change_keyboard_mapping(first, [(meaning, meaning) for meaning in meanings])
             await self._learn()
-        raise ActionError("the keyboard's map changes all the time")
+        raise NoKeyError("the keyboard's map changes all the time")
 
     def _in_a_grab(self, send: Callable[[], None]) -> bool:
         """Send events in one go; False, and nothing is sent, where the map is another one by now."""
@@ -168,7 +184,7 @@ class XKeys:
     async def _catch_up(self) -> None:
         """Let the focused program handle what it was sent so far."""
         self._display.sync()
-        if not await self._connection.wait_for_focused_program(_CATCH_UP_S):
+        if not await self._client.wait_for_focused_program(_CATCH_UP_S):
             await asyncio.sleep(_BLIND_PACE_S)
 
     # Events, in a grab
@@ -177,7 +193,7 @@ class XKeys:
         base, before, latched = self._state.held()
         shifts = self._shifts_down(base)
         for keycode in shifts:
-            self._connection.fake_input(X.KeyRelease, keycode)
+            self._client.fake_input(X.KeyRelease, keycode)
         shift_key = self._keyboard.key_map.shift_key
         now = None if latched else before
         for stroke in strokes:
@@ -187,15 +203,15 @@ class XKeys:
                 self._state.lock(needed)
                 now = needed
             if shift:
-                self._connection.fake_input(X.KeyPress, shift)
-            self._connection.fake_input(X.KeyPress, stroke.keycode)
-            self._connection.fake_input(X.KeyRelease, stroke.keycode)
+                self._client.fake_input(X.KeyPress, shift)
+            self._client.fake_input(X.KeyPress, stroke.keycode)
+            self._client.fake_input(X.KeyRelease, stroke.keycode)
             if shift:
-                self._connection.fake_input(X.KeyRelease, shift)
+                self._client.fake_input(X.KeyRelease, shift)
         if now != before:
             self._state.lock(before)
         for keycode in shifts:
-            self._connection.fake_input(X.KeyPress, keycode)
+            self._client.fake_input(X.KeyPress, keycode)
 
     def _hold(self, keysyms: Sequence[int], strokes: Sequence[Stroke]) -> None:
         keycodes = [stroke.keycode for stroke in strokes]

@@ -5,7 +5,7 @@ from Xlib import XK
 
 from dart_gym.core.keys import KEYS, canonical_key
 from dart_gym.core.keysyms import keysym_meaning, keysym_value
-from dart_gym.desktops.input.keyboard import keysym_of
+from dart_gym.desktops.input.requested_keys import keysym_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from dart_gym.core.keys import KEYS
 from dart_gym.desktops.input.key_map import KeyMap, Stroke
-from dart_gym.desktops.input.keyboard import Batch, Keyboard, keysym_of, runs, spelled
+from dart_gym.desktops.input.keyboard import Batch, Keyboard, runs, spelled
+from dart_gym.desktops.input.requested_keys import keysym_of
 
 A, LESS, SHIFT, NUM_LOCK, KP_1 = 0x61, 0x3C, 0xFFE1, 0xFF7F, 0xFFB1
 ROWS = {

@@ -51,6 +51,20 @@ window.maximize()
 window.show_all()
 Gtk.main()
 """
+# Waits for 0.3 s after a click, without a processor, and is red then.
+QT_SLEEPER = """
+import time
+from PyQt5.QtWidgets import QApplication, QWidget
+class Sleeper(QWidget):
+    def mousePressEvent(self, event):
+        time.sleep(0.3)
+        self.setStyleSheet("background: #ff0000")
+application = QApplication(["sleeper"])
+window = Sleeper()
+window.setWindowTitle("sleeper")
+window.showMaximized()
+application.exec_()
+"""
 
 
 def red(frame) -> int:
@@ -100,3 +114,14 @@ async def start_worker(start_desktop):
     await wait_for_window(desktop, "worker", timeout=30.0)
     assert (await desktop.settle(dataclasses.replace(POLICY, quiet_ms=200.0, reply_quiet_ms=200.0))).stable
     return desktop
+
+
+async def test_a_window_of_qt_says_when_it_has_handled_its_input(start_desktop):
+    desktop = await start_desktop(width=640, height=480)
+    await desktop.write_file("sleeper.py", QT_SLEEPER.encode())
+    await desktop.launch(["/usr/bin/python3", "sleeper.py"])
+    await wait_for_window(desktop, "sleeper", timeout=30.0)
+    await desktop.settle(SettlePolicy(quiet_ms=300.0, max_ms=5000.0))
+    await desktop.perform(Click(320, 240))
+    settled = await desktop.settle(dataclasses.replace(POLICY, max_ms=10_000.0))
+    assert settled.stable and settled.waited_s < 5.0 and red(await desktop.screenshot()) > 100_000
