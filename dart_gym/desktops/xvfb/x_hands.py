@@ -42,7 +42,7 @@ class XHands:
 
     @property
     def holds_button(self) -> bool:
-        """Whether a button is down."""
+        """Return whether a button is down."""
         return any(kind == "button" for kind, _ in self._down)
 
     async def carry_out(self, events: Sequence[list[Any]]) -> None:

@@ -34,7 +34,7 @@ _COMMANDS = frozenset({0xFFE3, 0xFFE4, *range(0xFFE7, 0xFFEF)})
 
 @dataclass(frozen=True, slots=True)
 class KeyMemory:
-    """What another process must know that goes on with the same keyboard.
+    """State with which another process can go on with the same keyboard.
 
     Attributes:
         spare: the spare keycodes with the keysyms that they were given, least recently used first.
@@ -58,10 +58,11 @@ class XKeys:
         self._chord: list[int] = []  # keycodes of the one that is down
         self._aside: tuple[LockState, LockState] | None = None  # locks before the chord, and in it
         self._single = dict(memory.single)
+        self._unread = False  # whether the map may be one that programs have heard of, but not read
 
     @property
     def memory(self) -> KeyMemory:
-        """What another process must know that goes on with this keyboard."""
+        """Return the state with which another process can go on."""
         return KeyMemory(self._keyboard.spare, dict(self._single))
 
     async def type(self, keysyms: Sequence[int]) -> None:
@@ -69,6 +70,8 @@ class XKeys:
         rest = list(keysyms)
         while rest:
             batch = await self._ready(rest)
+            if self._unread:
+                await self._have_it_read()
             for start in range(0, len(batch.strokes), _STROKES_IN_A_GO):
                 strokes = batch.strokes[start : start + _STROKES_IN_A_GO]
                 if not self._in_a_grab(functools.partial(self._strike, strokes)):
@@ -175,8 +178,24 @@ class XKeys:
         """Read the map, and let programs do the same: Chromium hears of it on one connection, of keys on another."""
         self._raw = self._state.read_map()
         self._keyboard.update(self._parsed(self._raw))
+        self._unread = True
         for _ in range(_ANSWERS):
             await self._catch_up()
+
+    async def _have_it_read(self) -> None:
+        """Make the focused program read the map, by a key that types nothing.
+
+        GTK reads a new map when it handles the next key. If that were the text's, and another map came before, the
+        text would be read by the other one.
+        """
+        self._unread = False
+        shift_key = self._keyboard.key_map.shift_key
+        base, _, _ = self._state.held()
+        if shift_key is None or base:
+            return
+        self._client.fake_input(X.KeyPress, shift_key)
+        self._client.fake_input(X.KeyRelease, shift_key)
+        await self._catch_up()
 
     def _parsed(self, raw: bytes) -> KeyMap:
         return parse_key_map(raw, [list(row) for row in self._display.get_modifier_mapping()])

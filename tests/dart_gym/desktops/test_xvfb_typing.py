@@ -4,7 +4,9 @@ import pytest
 
 from dart_gym.core.actions import Click, KeyDown, KeyUp, Press, Type
 from dart_gym.desktops.applications.devtools import DevTools
-from dart_gym.desktops.base.desktop import ActionError, SettlePolicy
+from dart_gym.desktops.base.desktop import ActionError, DesktopSpec, SettlePolicy
+from dart_gym.desktops.xvfb.x_keys import XKeys
+from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 
 pytestmark = pytest.mark.desktop
 UNICODE = 'Hello, <World>! ("x") ~`|\\{} é ñ ß ÀÉ 中文 Привет שלום 🎉 € ’ a\u0301'
@@ -41,6 +43,28 @@ async def test_a_gtk_entry_gets_the_text(start_desktop, until, text):
     await desktop.perform(Type(text))
     await desktop.perform(Type("\n"))
     assert await text_of_entry(desktop, until) == text + "\n"
+
+
+async def test_a_map_that_changes_right_after_the_keys_were_struck_changes_no_text(until, monkeypatch):
+    desktop = XvfbDesktop(DesktopSpec(width=320, height=240))  # in this process, where its map can be changed in time
+    await desktop.start()
+    try:
+        await open_entry(desktop, until)
+        strike = XKeys._strike
+
+        def strike_and_change(keys, strokes):
+            strike(keys, strokes)
+            for keycode in range(24, 60):
+                keys._display.change_keyboard_mapping(keycode, [(ord("x"), ord("X"))])
+
+        monkeypatch.setattr(XKeys, "_strike", strike_and_change)
+        await desktop.perform(Type("é中 yes"))
+        await desktop.execute(["setxkbmap", "us"])
+        monkeypatch.undo()
+        await desktop.perform(Type("\n"))
+        assert await text_of_entry(desktop, until) == "é中 yes\n"
+    finally:
+        await desktop.stop()
 
 
 async def test_keys_and_chords_edit_a_gtk_entry(start_desktop, until):
