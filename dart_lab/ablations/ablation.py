@@ -179,7 +179,7 @@ def _comparable(config: RunConfig) -> RunConfig:
     every = monitor.every_rollouts or max(1, (budget or UNKNOWN_BUDGET) // EVALUATIONS)
     watched = {"monitor": monitor.model_copy(update={"every_rollouts": every})}
     evaluation = config.evaluation.model_copy(update={**watched, "beside": (), "greedy": False})
-    controls = config.controls.model_copy(update={"supervised": False, "constant_click": False})
+    controls = config.controls.model_copy(update={"supervised": False, "phases": {}})
     cluster = config.cluster.model_copy(
         update={"desktops": max(config.cluster.desktops, config.rollout.workers + monitor.workers)}
     )

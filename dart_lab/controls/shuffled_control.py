@@ -19,7 +19,7 @@ def shuffled(config: RunConfig) -> RunConfig:
             "name": config.name + SUFFIX,
             "description": "Control: rewards are shuffled between the trajectories of a batch.",
             "trainer": config.trainer.model_copy(update={"shuffle_rewards": True}),
-            "controls": config.controls.model_copy(update={"supervised": False, "constant_click": False}),
+            "controls": config.controls.model_copy(update={"supervised": False, "phases": {}}),
             "evaluation": config.evaluation.model_copy(update={"beside": (), "greedy": False}),
         }
     )

@@ -16,7 +16,7 @@ from dart_gym.core.actions import Action, Click
 from dart_gym.sessions.session import Session
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.catalog.registry import get_task
-from dart_train.modules.constant_click import densest
+from dart_lab.controls.constant_click import densest
 
 ORACLES, REPLAYED = 8, 3
 """Training seeds on which the oracle is followed, and those of them whose actions are replayed."""

@@ -13,6 +13,8 @@ from rich.console import Console
 from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.json_output import write_json
 from dart_gym.commands.program import Program, add_common_options
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
 from dart_train.commands.gpu_check_command import check_gpu
@@ -155,13 +157,19 @@ def evaluate(
     command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
-@app.command("constant-click")
+@app.command("phase")
 @on_run(url=True)
-def constant_click(context: ModuleContext) -> None:
-    """Measure the best constant click of every trained task."""
-    from dart_train.modules import constant_click as command
+def added_phase(
+    context: ModuleContext, phase: Annotated[str, typer.Option(help="its name in controls.phases")]
+) -> None:
+    """Run one phase that a package adds, such as constant-click."""
+    from dart_train.config.added_phases import added_phases
 
-    command.main(context)
+    found = added_phases(context.config.controls.phases)
+    if phase not in found:
+        known = suggest(phase, found, otherwise="it names none")
+        raise ConfigurationError(f"controls.phases does not name the phase {phase!r}; {known}")
+    found[phase].main(context)
 
 
 @app.command()

@@ -19,8 +19,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
 from dart_gym.core.section import Section, mistakes
+from dart_train.config.added_phases import added_phases
 from dart_train.config.resources_config import ResourcesConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
@@ -222,8 +223,20 @@ class ControlConfig(Section):
         False,
         description="Supervised training goes on for as long as the reinforcement learning took, as a comparison.",
     )
-    constant_click: bool = Field(True, description="Measure the best constant click of every trained task.")
-    constant_click_seeds: int = Field(100, ge=1, description="Seeds on which constant clicks are measured.")
+    phases: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Further phases before the report, each with its options: names of installed packages, or "
+        "`module:Class`. A checkout has `constant-click`: the best constant click of every trained task.",
+    )
+
+    @field_validator("phases")
+    @classmethod
+    def _phases_can_be_used(cls, named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        try:
+            added_phases(named)
+        except (PluginError, UnknownNameError, ConfigurationError) as error:
+            raise ValueError(str(error)) from error
+        return named
 
 
 class RunConfig(Section):

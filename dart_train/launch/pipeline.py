@@ -1,6 +1,6 @@
 """The phases of a run, one after the other, each in processes of its own: what `dart-train run` does.
 
-    prepare -> demonstrate -> warmup -> before -> rl -> after -> [supervised control] -> report
+    prepare -> demonstrate -> warmup -> before -> rl -> after -> [added phases] -> [supervised control] -> report
 
 Invariants:
     - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
@@ -31,6 +31,7 @@ from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.project_pages import page
 from dart_gym.utils.owned_directories import make_owned_directory
+from dart_train.config.added_phases import added_phases
 from dart_train.config.resume_changes import Change, changes, may_change, record
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.core.train_errors import Interrupted, TrainedNothing
@@ -110,29 +111,9 @@ class Pipeline:
 
     # --- the phases ---------------------------------------------------------------------------------------------
 
-    def phases(self) -> list[tuple[str, str, Callable[[], None]]]:
-        """(name, title, function) of every phase of this configuration, in order."""
-        config = self.config
-        listed = [("prepare", "model", self._prepare)]
-        if config.demonstrations.per_task:
-            listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
-        if config.warmup.limited:
-            listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
-        if config.warmup.limited and config.model.path in DEMO_MODELS:
-            listed.append(("base", "test base", lambda: self._evaluate("base", 0, "--trained-only")))
-        listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
-        if config.evaluation.greedy:
-            listed.append(("greedy_before", "greedy before", lambda: self._greedy("greedy_before", WARM_VERSION)))
-        listed.append(("rl", "training", self._train))
-        listed.append(("after", "test after", self._test_after))
-        if config.evaluation.greedy:
-            listed.append(("greedy_after", "greedy after", lambda: self._greedy("greedy_after", None)))
-        if config.controls.constant_click:
-            listed.append(("constant", "constant click", lambda: self._module("constant-click", desktops=True)))
-        if config.controls.supervised:
-            listed.append((SUPERVISED, "supervised only", self._supervised_control))
-        listed.append(("report", "report", lambda: self._module("report")))
-        return listed
+    def phases(self) -> list[Phase]:
+        """Return the phases of this configuration, in order."""
+        return phases_of(self.config)
 
     def execute(self, only: Collection[str] | None = None) -> None:
         """Run every unfinished phase.
@@ -143,16 +124,16 @@ class Pipeline:
         """
         self.state.values["lives"] += 1
         self._write(self.state.save)
-        phases = [phase for phase in self.phases() if only is None or phase[0] in only]
-        self.panel.set_phases([(name, title, self.state.finished(name)) for name, title, _ in phases])
-        for name, _, function in phases:
-            if self.state.finished(name):
+        phases = [phase for phase in self.phases() if only is None or phase.name in only]
+        self.panel.set_phases([(phase.name, phase.title, self.state.finished(phase.name)) for phase in phases])
+        for phase in phases:
+            if self.state.finished(phase.name):
                 continue
-            self._write(functools.partial(self.state.begin, name))
-            self.panel.begin(name)
-            function()
-            self._write(functools.partial(self.state.finish, name))
-            self.panel.finish(name)
+            self._write(functools.partial(self.state.begin, phase.name))
+            self.panel.begin(phase.name)
+            phase.run(self)
+            self._write(functools.partial(self.state.finish, phase.name))
+            self.panel.finish(phase.name)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Write down how far the run is, waiting for a disk that is full as its modules do. What it writes is a whole.
@@ -177,9 +158,6 @@ class Pipeline:
             return False
         disk.succeeded("state")
         return True
-
-    def _prepare(self) -> None:
-        self._module("prepare")
 
     def _train(self) -> None:
         """The four modules of DART beside one another."""
@@ -237,6 +215,12 @@ class Pipeline:
             self._until_finished(SUPERVISED, SUPERVISED)
         arguments = ("--label", SUPERVISED, "--model", str(self.run.supervised), "--trained-only")
         self._module("evaluate", *arguments, desktops=True, phase=SUPERVISED)
+
+    def _added(self, name: str) -> None:
+        """Run a phase that a package adds."""
+        self._start_cluster()
+        self._start("phase", "--phase", name, "--url", str(self._cluster_url), name=name)
+        self._until_finished(name, name)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -298,6 +282,81 @@ class Pipeline:
         if self.nodes is not None:
             self.nodes.look()
         self.panel.refresh(self.supervisor, self.nodes.waiting if self.nodes is not None else ())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a run.
+
+    Attributes:
+        name: in the run's `state.json`.
+        title: in the panel.
+        run: does its work, in processes of a pipeline.
+        wanted: whether a configuration has the phase.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Pipeline], None]
+    wanted: Callable[[RunConfig], bool] = lambda config: True
+
+
+PHASES = (
+    Phase("prepare", "model", lambda line: line._module("prepare")),
+    Phase(
+        "demonstrate",
+        "demonstrations",
+        lambda line: line._module("demonstrate", desktops=True),
+        wanted=lambda config: bool(config.demonstrations.per_task),
+    ),
+    Phase(
+        "warmup",
+        "warm-up",
+        lambda line: line._module("warmup", threads=line.config.warmup.threads),
+        wanted=lambda config: config.warmup.limited,
+    ),
+    Phase(
+        "base",
+        "test base",
+        lambda line: line._evaluate("base", 0, "--trained-only"),
+        wanted=lambda config: config.warmup.limited and config.model.path in DEMO_MODELS,
+    ),
+    Phase("before", "test before", lambda line: line._evaluate("before", WARM_VERSION)),
+    Phase(
+        "greedy_before",
+        "greedy before",
+        lambda line: line._greedy("greedy_before", WARM_VERSION),
+        wanted=lambda config: config.evaluation.greedy,
+    ),
+    Phase("rl", "training", lambda line: line._train()),
+    Phase("after", "test after", lambda line: line._test_after()),
+    Phase(
+        "greedy_after",
+        "greedy after",
+        lambda line: line._greedy("greedy_after", None),
+        wanted=lambda config: config.evaluation.greedy,
+    ),
+)
+"""Phases of every run, in order, but for those at its end."""
+LAST_PHASES = (
+    Phase(
+        SUPERVISED,
+        "supervised only",
+        lambda line: line._supervised_control(),
+        wanted=lambda config: config.controls.supervised,
+    ),
+    Phase("report", "report", lambda line: line._module("report")),
+)
+"""Phases after those that a configuration adds."""
+
+
+def phases_of(config: RunConfig) -> list[Phase]:
+    """Return the phases of a configuration, in order: the pipeline's own, and those that `controls.phases` adds."""
+    added = [
+        Phase(name, phase.title, functools.partial(Pipeline._added, name=name))
+        for name, phase in added_phases(config.controls.phases).items()
+    ]
+    return [phase for phase in (*PHASES, *added, *LAST_PHASES) if phase.wanted(config)]
 
 
 def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:

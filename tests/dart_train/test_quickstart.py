@@ -37,7 +37,7 @@ SMALL = (
     "evaluation.episodes=2",
     "evaluation.beside_episodes=1",
     "evaluation.beside=['miniwob/enter-text', 'dialogs/enter-word']",
-    "controls.constant_click_seeds=2",
+    "controls.phases.constant-click.seeds=2",
 )
 """The same tasks and phases, too short to learn anything."""
 

@@ -52,7 +52,7 @@ WITHOUT_TABLE = {
     **{
         f"dart-train {name}": MODULE
         for name in (
-            "constant-click", "data serve", "demonstrate", "evaluate", "learn", "monitor", "prepare", "rollout",
+            "data serve", "demonstrate", "evaluate", "learn", "monitor", "phase", "prepare", "rollout",
             "warmup",
         )
     },

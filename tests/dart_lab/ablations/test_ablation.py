@@ -99,7 +99,7 @@ def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
         (BASE, "base/s0"), ("pool=off", "pool-off/s0"), (BASE, "base/s1"), ("pool=off", "pool-off/s1"),
     ]  # fmt: skip
     for run in runs:
-        assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.constant_click
+        assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.phases
         assert run.config.cluster.desktops == 4 and run.config.rollout.budget_rollouts == 96
 
 

@@ -41,7 +41,6 @@ SMALL = [
     "trainer.save_steps=1",
     "trainer.torch_threads=1",
     "evaluation.episodes=1",
-    "controls.constant_click=false",
 ]
 
 

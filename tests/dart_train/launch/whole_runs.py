@@ -108,7 +108,6 @@ def model_for(config: RunConfig, directory: Path) -> str:
 
 def sizes(config: RunConfig, model: str) -> dict[str, object]:
     """What is overridden of any configuration, so that two updates take a minute."""
-    trains_osworld = "osworld/*" in config.train_tasks
     found: dict[str, object] = {
         "model.path": model,
         "rollout.workers": 2,
@@ -121,7 +120,6 @@ def sizes(config: RunConfig, model: str) -> dict[str, object]:
         "data.curation.min_rollouts": 1,
         "evaluation.episodes": 1,
         "evaluation.beside_episodes": 1,
-        "controls.constant_click_seeds": 2,
     }
     if config.demonstrations.per_task:
         found |= {"demonstrations.per_task": 2, "demonstrations.per_task_of": "{}"}
@@ -135,8 +133,8 @@ def sizes(config: RunConfig, model: str) -> dict[str, object]:
         found |= {"agent.max_pixels": 200704, "rollout.max_steps": 2, "rollout.sampling.max_tokens": 16}
     if (config.resources.trainer_ranks or 1) > 1:
         found |= {"resources.trainer_ranks": 2}
-    if trains_osworld:
-        found |= {"controls.constant_click": "false"}
+    if config.controls.phases:
+        found |= {"controls.phases": "{constant-click: {seeds: 2}}"}
     return found
 
 

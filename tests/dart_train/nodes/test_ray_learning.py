@@ -29,7 +29,7 @@ SETTINGS = (
     "evaluation.greedy=false",
     "evaluation.beside=[]",
     "controls.supervised=false",
-    "controls.constant_click=false",
+    "controls.phases={}",
 )
 
 

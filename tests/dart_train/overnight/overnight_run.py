@@ -38,7 +38,7 @@ SHORT_SETUP = (
     "evaluation.greedy=false",
     "evaluation.beside=[]",
     "controls.supervised=false",
-    "controls.constant_click=false",
+    "controls.phases={}",
 )
 """The quick start with next to nothing before the reinforcement learning, which begins from the shipped model."""
 

@@ -11,10 +11,13 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import Field
+
 from dart_agent.episodes.play_list import play_list
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_gym.core.actions import Click
 from dart_gym.core.outcomes import Observation
+from dart_train.config.added_phases import AddedPhase
 from dart_train.modules.evaluate_version import ATTEMPTS, say_lost, task_steps
 from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import write_json
@@ -60,22 +63,34 @@ class ConstantClicker:
         return Decision(actions=(Click(x=x, y=y),))
 
 
-def main(context: ModuleContext) -> None:
-    """Write the scores of `eval/constant`. Does nothing when they exist."""
-    target = context.run.scores("constant")
-    if target.exists():
-        return
-    clicks = _oracle_clicks(context)
-    places = {(task, number): place for task, points in clicks.items() for number, place in enumerate(densest(points))}
-    results = asyncio.run(_play(context, places))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_json(target, {"label": "constant", "tasks": best_by_task(results, places)})
+class ConstantClick(AddedPhase):
+    """Measure the best constant click of every trained task, and write the scores of `eval/constant`."""
+
+    seeds: int = Field(100, ge=1, description="Seeds on which constant clicks are measured.")
+
+    @property
+    def title(self) -> str:
+        """Return the name for people."""
+        return "constant click"
+
+    def main(self, context: ModuleContext) -> None:
+        """Write the scores. Does nothing when they exist."""
+        target = context.run.scores("constant")
+        if target.exists():
+            return
+        clicks = _oracle_clicks(context)
+        places = {
+            (task, number): place for task, points in clicks.items() for number, place in enumerate(densest(points))
+        }
+        results = asyncio.run(_play(context, places, self.seeds))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_json(target, {"label": "constant", "tasks": best_by_task(results, places)})
 
 
-async def _play(context: ModuleContext, places: Mapping[Candidate, Point]) -> list[tuple[Candidate, float]]:
+async def _play(context: ModuleContext, places: Mapping[Candidate, Point], count: int) -> list[tuple[Candidate, float]]:
     """The scores of all candidates: first those of every task's first place, then those of the second ones, ..."""
     config, client = context.config, context.client()
-    first, count = config.evaluation.first_seed, config.controls.constant_click_seeds
+    first = config.evaluation.first_seed
     told = context.progress().counter(count * len(places))
     results = []
     for number in range(CANDIDATES):
