@@ -5,7 +5,7 @@ CONFIG ?= configs/quickstart.yaml
 SEEDS ?= 5
 SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off entropy=off step-limit=on credit=step \
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
-VLLM ?= $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py)
+VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py)
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := docker vllm openenv package pythons security scale ray
 ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm

@@ -54,11 +54,25 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
         images: most images of a prompt.
         dev: whether it can be steered and updated.
     """
+    limits = f'{{"image": {images}, "video": 0}}'
+    line = ["--served-model-name", "policy", "--limit-mm-per-prompt", limits, *FOR_TRAINING, *options]
+    with served(model_dir, log, *line, dev=dev) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(model_dir: Path, log: Path, *options: str, dev: bool = False) -> Iterator[str]:
+    """Serve a model directory with no options but those of a small CPU and these; yields the URL.
+
+    Args:
+        model_dir: with head size 32.
+        log: where the server's output goes.
+        options: more of the command line.
+        dev: whether it can be steered and updated.
+    """
     with tempfile.TemporaryDirectory(prefix="dart-vllm-") as place:
         port = free_port()
-        limits = f'{{"image": {images}, "video": 0}}'
-        argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
-        argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *FOR_TRAINING, *OPTIONS, *options]
+        argv = [str(program()), "serve", str(model_dir), "--host", "127.0.0.1", "--port", str(port), *OPTIONS, *options]
         settings = {
             "VLLM_SERVER_DEV_MODE": "1" if dev else "0",
             **ENVIRONMENT,
