@@ -37,6 +37,7 @@ from dart_agent.evaluation.scores import LostEpisodes, TaskScore, refuse_lost, s
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_place import place_of
 from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.json_output import JsonOption
 from dart_gym.commands.program import Program, add_common_options, guarded
@@ -44,7 +45,7 @@ from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
-from dart_gym.tasks.requirements.runnable import Place, check_runnable, named_tasks
+from dart_gym.tasks.requirements.runnable import check_runnable, named_tasks
 from dart_gym.utils.shown_text import printable
 
 app = typer.Typer(
@@ -97,7 +98,7 @@ def run(
     chosen = task or task_option
     if chosen is None or (task and task_option):
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
-    check_runnable([registry.get_task(chosen)], Place.of(url))
+    check_runnable([registry.get_task(chosen)], place_of(url, _token(url, token_env)))
     if out is not None and out.exists():
         raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
 
@@ -160,7 +161,7 @@ def evaluate_command(
     ] = None,
 ) -> None:
     """Score a policy: pass@1 and pass@k by application, with 95 % intervals; exit status 1 where all was lost."""
-    chosen = named_tasks([*(tasks or []), *(suites or [])], url)
+    chosen = named_tasks([*(tasks or []), *(suites or [])], place_of(url, _token(url, token_env)))
     if not chosen:
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
@@ -294,9 +295,15 @@ def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractA
     """A running cluster, or a private one for the time of the command."""
     if url is None or token_env is None:
         return open_cluster(url, desktops=desktops)
+    return open_cluster(url, _token(url, token_env))
+
+
+def _token(url: str | None, token_env: str | None) -> str | None:
+    if url is None or token_env is None:
+        return None
     if not os.environ.get(token_env):
         raise ConfigurationError(f"the environment variable {token_env} named by --token-env is not set")
-    return open_cluster(url, os.environ[token_env])
+    return os.environ[token_env]
 
 
 mount_added(app, "agent")

@@ -16,7 +16,7 @@ from dart_gym.certification.certify_run import RECORDS, play_all
 from dart_gym.core.errors import UnknownTaskError
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.task import Task
-from dart_gym.tasks.requirements.runnable import Place
+from dart_gym.tasks.requirements.place import Place
 from dart_gym.utils.durable_files import make_directories, write_file
 
 

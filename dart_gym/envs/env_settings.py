@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -19,6 +20,7 @@ from typing import Any, TypedDict
 import gymnasium
 import numpy as np
 
+from dart_gym.cluster.client.cluster_place import place_of
 from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec, server_urls
 from dart_gym.cluster.wire.frames import MAX_DEADLINE_MS
 from dart_gym.core.arguments import flag, integer, number, sequence, text
@@ -28,7 +30,8 @@ from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
 from dart_gym.sessions.reset_request import DEFAULT_TASK, SIDES, ResetRequest, pacing_named, resolve_task
 from dart_gym.tasks.catalog import registry
-from dart_gym.tasks.requirements.runnable import Place, Selection, check_runnable, select
+from dart_gym.tasks.requirements.place import Place
+from dart_gym.tasks.requirements.runnable import Selection, check_runnable, select
 
 Check = Callable[[str, Any], Any]
 """Gets the name and value of an argument; returns the value, or raises `OptionError`."""
@@ -59,6 +62,7 @@ class TaskChoice:
         height: int | None,
         osworld_url: str | None = None,
         url: str | None = None,
+        token: str | None = None,
     ) -> TaskChoice:
         """From the arguments of an environment: at most one of task, tasks, suite.
 
@@ -74,7 +78,7 @@ class TaskChoice:
         given = [name for name, value in (("task", task), ("tasks", tasks), ("suite", suite)) if value is not None]
         if len(given) > 1:
             raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
-        place = Place.of(url, osworld_url)
+        place = place_of(url, token, osworld_url)
         selection = select(suite, place) if suite is not None else Selection(())
         if suite is not None:
             task_ids: Sequence[str | None] = selection.runnable
@@ -245,13 +249,17 @@ class EnvSettings:
         """
         arguments = self.task, self.tasks, self.suite, self.width, self.height
         if self.osworld_url is None:
-            return [TaskChoice.make(*arguments, None, self.url)] * num_envs
+            return [TaskChoice.make(*arguments, None, self.url, self._token())] * num_envs
         urls = list(dict.fromkeys(part.strip() for part in self.osworld_url.split(",")))
         if len(urls) != num_envs:
             raise ConfigurationError(
                 f"osworld_url must name one machine for each environment ({num_envs}), got {self.osworld_url!r}"
             )
         return [TaskChoice.make(*arguments, machine, self.url) for machine in urls]
+
+    def _token(self) -> str | None:
+        """The cluster's token; None where its variable is not set, which is an error when the cluster is used."""
+        return os.environ.get(self.token_env) if self.token_env else None
 
     def link(self) -> ClusterLink:
         """The way to the cluster; nothing is connected yet."""

@@ -4,31 +4,43 @@ Unknown names are found early.
 """
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from dart_gym.cluster.client.cluster_place import place_of
 from dart_gym.tasks.catalog.registry import get_task, task_ids
-from dart_gym.tasks.requirements.runnable import Place, check_runnable, runnable_ids, select, select_listed
-from dart_train.config.run_config import ConfigError, RunConfig
+from dart_gym.tasks.requirements.place import Place
+from dart_gym.tasks.requirements.runnable import check_runnable, select, select_listed
+from dart_train.config.run_config import RUN_TOKEN_ENV, ConfigError, RunConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 ALL, OSWORLD = "/*", "osworld"
 
 
-def expand(names: Iterable[str], url: str | None = None) -> list[str]:
-    """Replace "suite/*", and a list's file, by those of their tasks that can run on the cluster at `url`, or here.
+def place_of_desktops(config: RunConfig) -> Place:
+    """Return where a run's desktops are: of several nodes nothing is known before their servers have an address."""
+    url = config.cluster.url
+    if url is None and RUN_TOKEN_ENV in os.environ:
+        return Place.elsewhere()
+    return place_of(url, config.cluster.token() if url else None)
+
+
+def expand(names: Iterable[str], place: Place | None = None) -> list[str]:
+    """Replace "suite/*", and a list's file, by those of their tasks that can run at a place, or on this machine.
 
     Raises:
         UnknownTaskError: no such suite.
         UnrunnableTaskError: none of a suite's or a list's tasks can run.
         ConfigError: a suite has no tasks on this machine.
     """
+    place = place or Place.of()
     found: list[str] = []
     for name in names:
         if not name.endswith(ALL):
-            found += _runnable(name, listed(name), Place.of(url)) or [name]
+            found += _runnable(name, listed(name), place) or [name]
             continue
-        ids = runnable_ids(name.removesuffix(ALL), url)
+        ids = list(select(name.removesuffix(ALL), place).runnable)
         if not ids:
             raise ConfigError(
                 f"{name!r} stands for no task on this machine; for OSWorld's tasks let DART_GYM_OSWORLD name the "
@@ -67,11 +79,11 @@ def listed(name: str) -> list[str]:
     return [f"{OSWORLD}/{task}" for task in ids]
 
 
-def expand_rollout(config: RolloutConfig, url: str | None = None) -> RolloutConfig:
+def expand_rollout(config: RolloutConfig, place: Place | None = None) -> RolloutConfig:
     """The same with every task named; those of a suite share weight and step limit. A task named itself goes first."""
     named = {entry.id: entry for entry in config.tasks if not (entry.id.endswith(ALL) or listed(entry.id))}
     for entry in config.tasks:
-        for task_id in expand([entry.id], url):
+        for task_id in expand([entry.id], place):
             named.setdefault(task_id, entry.model_copy(update={"id": task_id}))
     return config.model_copy(update={"tasks": tuple(named.values())})
 
@@ -80,12 +92,12 @@ def expand_tasks(config: RunConfig) -> RunConfig:
     """A run's configuration with every task named."""
     demonstrations = config.demonstrations
     evaluation = config.evaluation
-    url = config.cluster.url
+    place = place_of_desktops(config)
     if demonstrations.tasks is not None:
-        demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks, url))})
-    rollout = expand_rollout(config.rollout, url)
+        demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks, place))})
+    rollout = expand_rollout(config.rollout, place)
     trained = {entry.id for entry in rollout.tasks}
-    beside = tuple(task for task in expand(evaluation.beside, url) if task not in trained)
+    beside = tuple(task for task in expand(evaluation.beside, place) if task not in trained)
     evaluation = evaluation.model_copy(update={"beside": beside})
     return config.model_copy(update={"rollout": rollout, "demonstrations": demonstrations, "evaluation": evaluation})
 
@@ -101,7 +113,7 @@ def check_tasks(config: RunConfig, *, here: bool = True) -> None:
         UnknownTaskError: no such task or suite.
         UnrunnableTaskError: tasks that are named, or all of a suite or list, cannot run.
     """
-    place = Place.of(config.cluster.url) if here else Place.elsewhere()
+    place = place_of_desktops(config) if here else Place.elsewhere()
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
     single = []
     for name in names:

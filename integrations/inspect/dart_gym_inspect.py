@@ -14,6 +14,7 @@ import base64
 from dart_agent.episodes.play import OutcomeOnly, play
 from dart_agent.formats import get_format
 from dart_agent.policies.policy import Decision, Episode
+from dart_gym.cluster.client.cluster_place import place_of
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.envs.cluster_link import connect
@@ -82,7 +83,7 @@ def _samples(tasks: str | list[str], seeds: int, action_format: str, url: str | 
         ConfigurationError: no such format.
     """
     words, samples = get_format(action_format).describe(), []
-    for name in named_tasks([tasks] if isinstance(tasks, str) else tasks, url):
+    for name in named_tasks([tasks] if isinstance(tasks, str) else tasks, place_of(url)):
         screen = get_task(name).desktop
         system = ChatMessageSystem(content=SYSTEM.format(width=screen.width, height=screen.height, actions=words))
         for seed in range(seeds):

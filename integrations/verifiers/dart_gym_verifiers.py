@@ -23,6 +23,7 @@ from pydantic import Field
 from dart_agent.episodes.play import OutcomeOnly, play
 from dart_agent.formats import get_format
 from dart_agent.policies.policy import Decision, Episode
+from dart_gym.cluster.client.cluster_place import place_of
 from dart_gym.core.actions import Wait
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Observation, TerminalState
@@ -109,7 +110,7 @@ class Desktops(vf.Taskset[DesktopTask, DesktopsConfig]):
         """
         config = self.config
         words = WITH_TOOLS if config.tools else get_format(config.format).describe()
-        for task in named_tasks(config.tasks, config.url):
+        for task in named_tasks(config.tasks, place_of(config.url)):
             screen = get_task(task).desktop
             system = SYSTEM.format(width=screen.width, height=screen.height, actions=words)
             for seed in range(config.seeds):

@@ -121,6 +121,10 @@ class ClientSession:
         """The server's status."""
         return (await self._call("status", {}, 30.0)).result
 
+    async def ask_lacking(self, asked: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        """Which programs and files, of those that are asked for, the server does not have. See `Lacking`."""
+        return (await self._call("lacking", asked, deadline_s)).result
+
     async def close(self) -> None:
         """Give the desktop back, also in an operation, which fails; a gone server is told nothing. Idempotent."""
         self._goodbyes += 1

@@ -105,6 +105,7 @@ class ClusterServer:
             settings.suites,
             self.metrics,
             self.live_views,
+            settings.provider == "xvfb",
         )
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
         self._sessions = Sessions(lifetimes, self._operations.end, self._counters)

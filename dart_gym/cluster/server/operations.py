@@ -39,6 +39,7 @@ from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.requirements.place import Lacking, lacking_here
 
 log = logging.getLogger(__name__)
 _MAX_WORDS = 4000
@@ -64,6 +65,7 @@ class Operations:
         choices: fields of a desktop's spec that replace the tasks'.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
         suites: suites that clients may name as "module:Class"; ("*",) for any.
+        knows_programs: whether its desktops have the programs of this machine; those of containers do not.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Operations:
         suites: tuple[str, ...],
         metrics: Metrics,
         live_views: LiveViews,
+        knows_programs: bool = True,
     ) -> None:
         self._pool = pool
         self._choices = choices
@@ -83,6 +86,7 @@ class Operations:
         self._metrics = metrics
         self._live_views = live_views
         self._suites = suites
+        self._knows_programs = knows_programs
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, ServedSession, Gone], Awaitable[Reply]]] = {
             "acquire": self._acquire,
@@ -90,6 +94,7 @@ class Operations:
             "step": self._step,
             "finish": self._finish,
             "oracle": self._oracle,
+            "lacking": self._lacking,
         }
 
     async def execute(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
@@ -274,6 +279,11 @@ class Operations:
         with slot.working("oracle"):
             action = await session.oracle(deadline_s=request.deadline_ms / 1000)
         return Reply(request.id, {"action": action_to_dict(action)})
+
+    async def _lacking(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
+        asked = Lacking.from_wire(request.args)
+        found = await asyncio.to_thread(lacking_here, asked) if self._knows_programs else Lacking()
+        return Reply(request.id, found.to_wire())
 
     def _step_reply(self, request: Request, result: StepResult) -> Reply:
         self._counters[request.op] += 1

@@ -40,7 +40,7 @@ MAX_REPLY_BYTES = 256 << 20
 MAX_DEADLINE_MS = 3_600_000
 FRAGMENT_BYTES = 256 << 10
 MAX_DEPTH = 64  # of nested lists and maps in a header
-OPERATIONS = ("acquire", "reset", "step", "finish", "oracle", "close", "status")
+OPERATIONS = ("acquire", "reset", "step", "finish", "oracle", "close", "status", "lacking")
 LIMITS = ("request_bytes", "idle_s", "lifetime_s")  # of a welcome: size of a request; a session's idle and total time
 _LENGTH = struct.Struct(">I")
 

@@ -66,10 +66,11 @@ def leaves_traces(action: Action) -> bool:
 
 def _is_harmless(keys: Collection[str]) -> bool:
     others = {key.lower() for key in keys} - {"ctrl", "ctrlright"}
+    shifts = others & {"shift", "shiftright"}
     if len(others) == len(set(keys)):
-        return all(map(_edits, keys))
-    shifts = others & {"shift", "shiftright"}  # with a letter: a command of the browser
-    return others - shifts <= _EDITING and not (shifts and any(len(key) == 1 for key in others))
+        return all(map(_edits, keys)) and not (shifts and "esc" in others)  # the browser's tasks
+    commands = {key for key in others if len(key) == 1 or key == "delete"}
+    return others - shifts <= _EDITING and not (shifts and commands)
 
 
 def _edits(key: str) -> bool:

@@ -2,94 +2,26 @@
 
 Drawing takes what can run; who names another task is told why it cannot.
 
-Invariants:
-    - Only reasons that are known for sure count. Programs and cached files of another machine are not known; where
-      OSWorld's server runs, only what we cannot carry out or score is.
-    - What is left out is logged once in a process, with its reasons.
+Invariant: what is left out is logged once in a process, with its reasons.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import shutil
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from dart_gym.core.errors import UnrunnableTaskError
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
-from dart_gym.tasks.requirements.skip_reasons import (
-    NO_EVALUATOR,
-    UNKNOWN_KINDS,
-    kind_of,
-    machine_has,
-    skip_reasons,
-)
-from dart_gym.tasks.setup.download_cache import DownloadCache
-from dart_gym.tasks.setup.web_source import allowed_hosts
+from dart_gym.tasks.requirements.place import Place
+from dart_gym.tasks.requirements.skip_reasons import NO_EVALUATOR, kind_of
 
 log = logging.getLogger(__name__)
 MOST_NAMED = 10  # tasks in one message; `Selection.skipped` and `dart-gym tasks check --reasons` have all
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where desktops are: its download cache and programs; `is_vm`: a machine with OSWorld's server."""
-
-    cache: Container[str]
-    has_program: Callable[[str], bool]
-    is_vm: bool = False
-
-    @classmethod
-    def of(cls, url: str | None = None, osworld_url: str | None = None) -> Place:
-        """Return the place of an environment's desktops.
-
-        Args:
-            url: of the cluster; None for a private one. A Unix socket is this machine.
-            osworld_url: of a machine that is used instead of a desktop.
-        """
-        is_here = url is None or all(part.strip().startswith("ws+unix:") for part in url.split(","))
-        if osworld_url is not None:
-            return cls(_Everything(), lambda program: True, is_vm=True)
-        if not is_here or shutil.which("Xvfb") is None:  # without it desktops are in containers
-            return cls.elsewhere()
-        return cls(_Fetchable(DownloadCache.default()), functools.cache(machine_has))
-
-    @classmethod
-    def elsewhere(cls) -> Place:
-        """Return the place of desktops of other machines, of whose programs and files nothing is known."""
-        return cls(_Everything(), lambda program: True)
-
-    def reasons(self, task: Task) -> list[str]:
-        """Return why a task cannot run or be scored there; nothing where it can."""
-        if not (task.raw.get("config") or task.raw.get("evaluator") or task.suite == registry.OSWORLD):
-            return []  # a suite of another kind, which says itself what it lacks
-        found = skip_reasons(task, self.cache, self.has_program)
-        return [reason for reason in found if kind_of(reason) in UNKNOWN_KINDS] if self.is_vm else found
-
-
-class _Everything:
-    """A cache of which nothing is known."""
-
-    def __contains__(self, url: object) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Fetchable:
-    """What a cache has, and what a reset may fetch into it: files of hosts that the operator named."""
-
-    cache: DownloadCache
-
-    def __contains__(self, url: object) -> bool:
-        if url in self.cache or not isinstance(url, str):
-            return True
-        parts = urlsplit(url)
-        return not self.cache.offline and not {parts.hostname, parts.netloc}.isdisjoint(allowed_hosts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,47 +39,42 @@ def select(suite: str, place: Place) -> Selection:
         UnknownTaskError: no such suite.
         UnrunnableTaskError: it has tasks, and none of them can run.
     """
-    return _told(f"the suite {suite}", _imported(suite) or _selected(registry.task_ids(suite), place))
+    return _told(f"the suite {suite}", _imported(suite) or _selected(registry.task_ids(suite), place), place)
 
 
 def select_listed(name: str, ids: Iterable[str], place: Place) -> Selection:
     """Return which tasks of a list can run, as `select` does of a suite; `name` is what messages call the list."""
-    return _told(name, _selected(ids, place))
+    return _told(name, _selected(ids, place), place)
 
 
-def _told(name: str, selection: Selection) -> Selection:
+def _told(name: str, selection: Selection, place: Place) -> Selection:
     """Report what is left out and return the selection.
 
     Raises:
         UnrunnableTaskError: if nothing is left.
     """
     if selection.skipped and not selection.runnable:
-        raise UnrunnableTaskError(f"no task of {name} can run here: {_summary(selection.skipped)}")
+        raise UnrunnableTaskError(f"no task of {name} can run {place.name}: {_summary(selection.skipped)}")
     if selection.skipped:
         total = len(selection.runnable) + len(selection.skipped)
-        left = f"{len(selection.skipped)} of {total} tasks cannot run here and are left out"
+        left = f"{len(selection.skipped)} of {total} tasks cannot run {place.name} and are left out"
         _say_once(f"{name}: {left}: {_summary(selection.skipped)}")
     return selection
 
 
-def runnable_ids(suite: str, url: str | None = None) -> list[str]:
-    """Return the ids of a suite's tasks that can run on a cluster, or here. Raises as `select`."""
-    return list(select(suite, Place.of(url)).runnable)
-
-
-def named_tasks(names: Iterable[str], url: str | None = None) -> list[str]:
-    """Return the ids of tasks that are named, and of those of suites that can run on a cluster; JSONs' paths stay.
+def named_tasks(names: Iterable[str], place: Place | None = None) -> list[str]:
+    """Return the ids of tasks that are named, and of those of suites that can run there; JSONs' paths stay.
 
     Args:
         names: of tasks, of files with a task, and of suites, "miniwob" or "miniwob/*".
-        url: of the cluster; None for this machine.
+        place: where the desktops are; None for this machine.
 
     Raises:
         UnknownTaskError: no such task or suite.
         UnrunnableTaskError: tasks that are named, or all of a suite, cannot run there.
         TaskError: a malformed task.
     """
-    place = Place.of(url)
+    place = place or Place.of()
     found = list[str]()
     named = list[Task]()
     for name in names:
@@ -167,19 +94,23 @@ def check_runnable(tasks: Iterable[Task], place: Place) -> None:
     Raises:
         UnrunnableTaskError: some cannot. It names each with its reasons.
     """
-    found = {task.id: reasons for task in tasks if (reasons := _reasons(task, place))}
+    found = {name: reasons for name, reasons in _reasons(list(tasks), place).items() if reasons}
     if len(found) == 1:
         ((name, reasons),) = found.items()
-        raise UnrunnableTaskError(f"task {name} cannot run here: {'; '.join(reasons)}{_next_step(reasons)}")
+        raise UnrunnableTaskError(f"task {name} cannot run {place.name}: {'; '.join(reasons)}{_next_step(reasons)}")
     if found:
-        raise UnrunnableTaskError(f"{len(found)} of the named tasks cannot run here: {_summary(found)}")
+        raise UnrunnableTaskError(f"{len(found)} of the named tasks cannot run {place.name}: {_summary(found)}")
 
 
-def _reasons(task: Task, place: Place) -> list[str]:
-    if (index := _index(task.suite)) is None:
-        return [reason for reason in place.reasons(task) if reason != NO_EVALUATOR]
-    rows = index.rows("SELECT needs FROM tasks WHERE name = ?", (task.id.partition("/")[2],))
-    return [f"it needs {needs}" for (needs,) in rows if needs]
+def _reasons(tasks: list[Task], place: Place) -> dict[str, list[str]]:
+    """Return each task's reasons by its id; those of an imported suite are in its index."""
+    found = place.reasons_by_id(task for task in tasks if _index(task.suite) is None)
+    found = {name: [reason for reason in reasons if reason != NO_EVALUATOR] for name, reasons in found.items()}
+    for task in tasks:
+        if (index := _index(task.suite)) is not None:
+            rows = index.rows("SELECT needs FROM tasks WHERE name = ?", (task.id.partition("/")[2],))
+            found[task.id] = [f"it needs {needs}" for (needs,) in rows if needs]
+    return found
 
 
 def _index(name: str) -> TaskIndex | None:
@@ -206,7 +137,9 @@ def _imported(suite: str) -> Selection | None:
 
 
 def _selected(ids: Iterable[str], place: Place) -> Selection:
-    found = {name: place.reasons(registry.get_task(name)) for name in ids}
+    names = list(ids)
+    reasons = place.reasons_by_id(map(registry.get_task, names))
+    found = {name: reasons[registry.get_task(name).id] for name in names}
     runnable = tuple(name for name, reasons in found.items() if not reasons)
     return Selection(runnable, {name: reasons for name, reasons in found.items() if reasons})
 

@@ -25,6 +25,7 @@ def test_what_edits_a_page_leaves_no_traces(action):
         *(Press(("ctrl", "t")), Press(("ctrl", "+")), Press(("ctrl", "d")), Press(("ctrl", "shift", "i"))),
         *(Press(("ctrl", "s")), Press(("f11",)), Press(("alt", "f4")), Press(("win",)), Press(("printscreen",))),
         *(Press(("ctrl", "alt", "delete")), Press(("ctrl", "shift", "v")), Press(("menu",)), Press(("volumeup",))),
+        *(Press(("shift", "esc")), Press(("ctrl", "shift", "delete")), Press(("ShiftRight", "Escape"))),
         *(KeyDown("ctrl"), KeyDown("alt"), KeyDown("win"), Click(1, 1, modifiers=("ctrl",))),
     ],
 )

@@ -8,12 +8,13 @@ import logging
 import gymnasium
 import pytest
 
-from dart_gym.core.errors import ConfigurationError, UnrunnableTaskError
+from dart_gym.core.errors import ConfigurationError, ProtocolError, UnrunnableTaskError
 from dart_gym.envs.desktop_env import DesktopEnv, OSWorldEnv
 from dart_gym.envs.vector_env import OSWorldVectorEnv
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.requirements import runnable
-from dart_gym.tasks.requirements.runnable import Place, check_runnable, named_tasks, runnable_ids, select
+from dart_gym.tasks.requirements.place import Lacking, Place, lacking_here
+from dart_gym.tasks.requirements.runnable import check_runnable, named_tasks, select
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import check_tasks, expand
@@ -60,7 +61,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "ids",
     [
-        lambda: runnable_ids("osworld"),
+        lambda: select("osworld", Place.of()).runnable,
         lambda: OSWorldEnv()._choice.task_ids,
         lambda: DesktopEnv(suite="osworld")._choice.task_ids,
         lambda: OSWorldVectorEnv(2)._choice.task_ids,
@@ -152,20 +153,57 @@ def test_a_suite_in_which_nothing_can_run_is_an_error(folder):
 def test_files_that_are_cached_or_may_be_fetched_keep_no_task_away(folder, monkeypatch):
     (folder / "a.txt").write_text("a")
     monkeypatch.setenv("DART_GYM_FETCH_HOSTS", "huggingface.co")
-    assert "osworld/file" in runnable_ids("osworld")
+    assert "osworld/file" in select("osworld", Place.of()).runnable
     monkeypatch.setenv("DART_GYM_OFFLINE", "1")
-    assert "osworld/file" not in runnable_ids("osworld")
+    assert "osworld/file" not in select("osworld", Place.of()).runnable
     DownloadCache.default().add(URL, folder / "a.txt")
-    assert "osworld/file" in runnable_ids("osworld")
+    assert "osworld/file" in select("osworld", Place.of()).runnable
 
 
-def test_of_another_machine_only_what_is_sure_counts(folder):
-    def found(place):
-        return {name.partition("/")[2] for name in select("osworld", place).runnable}
+def found(place: Place) -> set[str]:
+    return {name.partition("/")[2] for name in select("osworld", place).runnable}
 
+
+def test_of_a_machine_that_cannot_be_asked_only_what_is_sure_counts(folder):
     assert found(Place.of("ws://elsewhere:8765")) == {"plain", "shell", "absent", "file"}
-    assert found(Place.of("ws+unix:///run/x.sock")) == {"plain", "shell"}
     assert found(Place.of(None, "http://vm:5000")) == {"plain", "shell", "absent", "file", "site", "drive"}
+
+
+def test_a_cluster_is_asked_once_for_all_that_its_tasks_need(folder):
+    asked = []
+
+    def ask(question: Lacking) -> Lacking:
+        asked.append(question)
+        return Lacking(files=frozenset({URL}))
+
+    place = Place.of("ws://elsewhere:8765", ask=ask)
+    for _ in range(2):
+        assert found(place) == {"plain", "shell", "absent"}
+    assert len(asked) == 1 and "absent-program" in asked[0].programs and asked[0].files == {URL}
+    with pytest.raises(UnrunnableTaskError, match="cannot run on the cluster at ws://elsewhere:8765: not mirrored"):
+        check_runnable([registry.get_task("osworld/file")], place)
+    assert found(Place.of("ws://elsewhere", ask=lacking_here)) == {"plain", "shell"}
+
+
+def test_programs_of_which_one_would_do_are_asked_for_until_it_is_known(folder):
+    steps = [{"type": "execute", "parameters": {"command": "convert a b || magick a b", "shell": True}}]
+    task = registry.task_from_dict({"id": "a", "instruction": "", "config": steps, "evaluator": {"func": "infeasible"}})
+    for missing, reasons in ((frozenset({"convert"}), 0), (frozenset({"convert", "magick"}), 1)):
+        place = Place.of("ws://elsewhere", ask=lambda question, missing=missing: Lacking(question.programs & missing))
+        assert len(place.reasons_by_id([task])["osworld/a"]) == reasons
+
+
+@pytest.mark.parametrize("values", [{"programs": "ls"}, {"files": [1]}, {"programs": ["x"] * 20_001}])
+def test_a_malformed_question_is_refused(values):
+    with pytest.raises(ProtocolError):
+        Lacking.from_wire(values)
+
+
+def test_files_that_desktops_do_not_see_are_not_told_of(tmp_path):
+    program = tmp_path / "program"
+    assert lacking_here(Lacking(frozenset({str(program), "/usr/../root/x", "/usr/bin/no-such"}))).programs == {
+        "/usr/bin/no-such"
+    }
 
 
 def test_a_task_without_an_evaluator_may_be_named():

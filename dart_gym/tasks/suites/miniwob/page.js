@@ -59,6 +59,7 @@
   const editing = new Set(['a', 'c', 'v', 'x', 'y', 'z', 'ArrowLeft', 'ArrowRight', 'ArrowUp', 'ArrowDown', 'Home', 'End',
     'Backspace', 'Delete', 'Insert']);
   const isShortcut = event => /^(F\d+|Browser\w+|Launch\w+|Alt|ContextMenu)$/.test(event.key) || event.altKey
+    || (event.shiftKey && (event.key === 'Escape' || (event.ctrlKey && event.key === 'Delete')))  // tasks, browsing data
     || ((event.ctrlKey || event.metaKey) && event.key.length > 0 && !editing.has(event.key) && event.key !== 'Control');
   const onKey = event => {
     if (event.code === 'Pause') {
