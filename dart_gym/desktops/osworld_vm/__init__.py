@@ -1,4 +1,5 @@
 """Desktops elsewhere: machines that run OSWorld's in-VM server, used over HTTP.
 
-Others import `osworld_desktop.OSWorldDesktop` and `machine_address`; `remote_input` runs on the machine.
+Others import `osworld_desktop.OSWorldDesktop` and `machine_address`; `remote_input` runs on the machine, where
+`sent_program` brings it.
 """

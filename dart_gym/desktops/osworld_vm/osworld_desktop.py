@@ -6,7 +6,7 @@ Invariants:
     - Every request has a deadline; what goes wrong is a `DesktopError` that names address, route and cause.
     - What a machine says is bounded before it is taken, for its programs may have replaced the server there: an answer
       in bytes and in structure, an image in its kind and size before it is decoded.
-    - Nothing that a model wrote is run: a fixed program gets numbers (`remote_input`).
+    - Nothing that a model wrote is run: a fixed program gets numbers (`sent_program`, `remote_input`).
     - Two sessions of one process never use a machine at the same time.
 
 The machine is used as it is: setting it back between episodes is up to who provides it.
@@ -20,7 +20,6 @@ import math
 import tempfile
 import time
 import uuid
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,13 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_gym.core.actions import Action, KeyDown, KeyUp, MouseDown, MouseUp, Wait
+from dart_gym.core.actions import Action, MouseDown, MouseUp, Move, Wait
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
-from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base.desktop import (
+    AccessibilityTree,
+    ActionError,
+    CommandResult,
+    DesktopSpec,
+    SettlePolicy,
+    SettleResult,
+)
 from dart_gym.desktops.base.settling import Settling, differs
 from dart_gym.desktops.input.input_events import InputEvent, input_events
 from dart_gym.desktops.osworld_api.port_forwarder import join
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_machine_url
+from dart_gym.desktops.osworld_vm.remote_input import REFUSED
+from dart_gym.desktops.osworld_vm.sent_program import sent_program
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
 
 CONNECT_TIMEOUT_S = 10.0
@@ -67,8 +75,8 @@ class OSWorldDesktop:
         self._client: httpx.AsyncClient | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._relays: dict[int, tuple[asyncio.Server, Path]] = {}
-        self._program = resources.files(__package__).joinpath("remote_input.py").read_text(encoding="utf-8")
-        self._held: list[Action] = []
+        self._buttons: set[str] = set()  # that MouseDown left held
+        self._touched = False
 
     @property
     def _shown(self) -> str:
@@ -124,7 +132,8 @@ class OSWorldDesktop:
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
-        self._held = []
+        self._buttons.clear()
+        self._touched = False
         if client is not None:
             self._in_use.discard(self._shown)
             await client.aclose()
@@ -205,39 +214,46 @@ class OSWorldDesktop:
         if isinstance(action, Wait):
             await asyncio.sleep(action.seconds)
             return
-        events = input_events(action, self.spec.width, self.spec.height)
+        dragging = isinstance(action, Move) and bool(self._buttons)
+        pointer = await self._pointer() if dragging else None
+        events = input_events(action, self.spec.width, self.spec.height, pointer)
         if events:
+            self._touched = True
             await self._carry_out(events)
-            self._remember(action)
+        if isinstance(action, MouseDown):
+            self._buttons.add(action.button)
+        elif isinstance(action, MouseUp):
+            self._buttons.discard(action.button)
+
+    async def _pointer(self) -> tuple[int, int]:
+        response = await self._request("GET", "/cursor_position")
+        match _parsed(response.content):
+            case [int(x), int(y)] if response.status_code == httpx.codes.OK:
+                return x, y
+        raise DesktopError(f"{self._shown} answered /cursor_position with {response.text[:300]!r}")
 
     async def _carry_out(self, events: list[InputEvent]) -> None:
         answer = await self._json(
             "POST",
             "/execute",
             json={
-                "command": ["python", "-c", self._program, json.dumps(events, separators=(",", ":"))],
+                "command": ["python", "-c", sent_program(), json.dumps(events, separators=(",", ":"))],
                 "shell": False,
             },
             timeout=LONGEST_COMMAND_S,
         )
         if answer.get("returncode") != 0:
             reason = str(answer.get("error") or answer.get("output") or answer)[-500:].strip()
+            if answer.get("returncode") == REFUSED:
+                raise ActionError(reason)
             raise DesktopError(f"{self._shown} could not carry out an action: {reason}")
 
-    def _remember(self, action: Action) -> None:
-        if isinstance(action, (KeyDown, MouseDown)):
-            self._held.append(action)
-        elif isinstance(action, KeyUp):
-            self._held = [held for held in self._held if held != KeyDown(action.key)]
-        elif isinstance(action, MouseUp):
-            self._held = [held for held in self._held if held != MouseDown(action.button)]
-
     async def release_inputs(self) -> None:
-        """Release keys and buttons that KeyDown and MouseDown left held."""
-        held, self._held = self._held, []
-        for action in reversed(held):
-            release: Action = KeyUp(action.key) if isinstance(action, KeyDown) else MouseUp(action.button)  # type: ignore[attr-defined]
-            await self._carry_out(input_events(release, self.spec.width, self.spec.height))
+        """Bring keyboard, buttons and selections into a fresh state, if there was an action."""
+        if self._touched:
+            await self._carry_out([])
+        self._touched = False
+        self._buttons.clear()
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until screenshots stop to differ. A screenshot takes its time: two equal ones are often enough."""

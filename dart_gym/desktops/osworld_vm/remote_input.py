@@ -1,150 +1,77 @@
-"""Carries out input events through XTEST: sent as a whole to a machine with OSWorld's server, and run by its Python.
+"""Carries out the events of an action: runs on a machine with OSWorld's server, by the code of the embedded desktop.
 
-It uses python-xlib, which pyautogui brings there, and the standard library. `python -c <this> '<events as JSON>'`; see
-`dart_gym.desktops.input.input_events` for what they are. What is still down when one fails is released.
+`sent_program` sends this module and those that it uses (`SENT`), each action anew, for a machine may be set back at any
+time. The Python there needs the standard library and python-xlib (or python3-xlib 0.15, which pyautogui brings).
+
+What the next action must know of the keyboard is kept by the machine's X server, as a property of the root window:
+which keycodes were given to characters that the layout lacks, and which keys are held alone.
 """
 
-import json
+import asyncio
 import sys
-import time
+from collections.abc import Sequence
+from typing import Any
 
-CATCH_UP_S = 0.1  # programs look a keycode's meaning up when they handle its event
-PACE_S = 0.004
-REST_S = 0.1
-SHIFT = 0xFFE1
+from Xlib import Xatom
+from Xlib import display as xdisplay
+
+from dart_gym.desktops.input.keyboard import NoKeyError
+from dart_gym.desktops.xvfb.x_client import XClient
+from dart_gym.desktops.xvfb.x_hands import XHands
+from dart_gym.desktops.xvfb.x_keys import KeyMemory
+
+REFUSED = 3
+"""Exit status if the keyboard's map cannot make what an action asks for."""
+_CATCH_UP_S = 1.0
+_REST_S = 0.1
+_DROP_REST_S = 0.3  # source and target of what is carried talk by messages
+_PROPERTY = "_DART_GYM_KEYS"
+_SPARE = 0
+_SINGLE = 1
+_MAP = 2
 
 
-def main(events):
-    """Carry out all events."""
-    from Xlib import display
+async def carry_out(display: Any, events: list[list[Any]]) -> int:
+    """Carry out events, or bring the keyboard and buttons into a fresh state for none; return the exit status."""
+    client = XClient(display)
 
-    hands = Hands(display.Display())
+    async def rest() -> None:
+        await client.wait_for_focused_program(_CATCH_UP_S)
+        await asyncio.sleep(_DROP_REST_S if client.carries_something() else _REST_S)
+
+    kept = client.root.get_full_property(display.intern_atom(_PROPERTY), Xatom.CARDINAL)
+    hands = XHands(client, rest, decoded(kept.value if kept is not None else []))
     try:
-        for name, *arguments in events:
-            getattr(hands, name)(*arguments)
-            hands.display.sync()
-    except BaseException:
-        hands.let_go()
-        raise
-
-
-class Hands:
-    """Pointer and keyboard of a display."""
-
-    def __init__(self, display):
-        from Xlib import X
-
-        self.x, self.display = X, display
-        self.down, self.last_chord = {}, []
-        info = display.display.info
-        first, count = info.min_keycode, info.max_keycode - info.min_keycode + 1
-        rows = display.get_keyboard_mapping(first, count)
-        self.keycodes, self.spare = {}, []
-        for keycode, row in enumerate(rows, first):
-            if not any(row) and keycode > first:
-                self.spare.append(keycode)
-            for column in (1, 0):
-                if column < len(row) and row[column]:
-                    self.keycodes[row[column]] = (keycode, column == 1)
-
-    def fake(self, kind, detail=0, x=0, y=0):
-        """Send an event."""
-        from Xlib.ext import xtest
-
-        xtest.fake_input(self.display, kind, detail, x=x, y=y)
-
-    def move(self, x, y):
-        """Move the pointer."""
-        self.fake(self.x.MotionNotify, 0, x, y)
-
-    def button(self, number, down):
-        """Press or release a button."""
-        self.fake((self.x.ButtonRelease, self.x.ButtonPress)[down], number)
-        self.note(("button", number), down)
-
-    def key(self, keysym, down):
-        """Press or release a key alone."""
-        self.press(self.find([keysym])[keysym][0], down)
-
-    def chord(self, keysyms, down):
-        """Press keys in their order, with Shift before the first that needs it; or release them in reverse order."""
-        if not down:
-            for keycode in reversed(self.last_chord):
-                self.press(keycode, False)
-            return
-        found, shift_key = self.find(keysyms), self.keycodes[SHIFT][0]
-        keycodes = [found[keysym][0] for keysym in keysyms]
-        needing = [i for i, keysym in enumerate(keysyms) if found[keysym][1]]
-        if needing and shift_key not in keycodes:
-            keycodes.insert(needing[0], shift_key)
-        self.last_chord = keycodes
-        for keycode in keycodes:
-            self.press(keycode, True)
-
-    def press(self, keycode, down):
-        """Press or release a keycode."""
-        self.fake((self.x.KeyRelease, self.x.KeyPress)[down], keycode)
-        self.note(("key", keycode), down)
-
-    def note(self, what, down):
-        """Remember what is down."""
-        if down:
-            self.down[what] = True
+        if events:
+            await hands.carry_out(events)
         else:
-            self.down.pop(what, None)
-
-    def let_go(self):
-        """Release everything."""
-        for kind, detail in list(self.down):
-            self.fake(self.x.KeyRelease if kind == "key" else self.x.ButtonRelease, detail)
-        self.display.sync()
-
-    def text(self, keysyms):
-        """Strike keys, as many at a time as there are spare keycodes for what the keyboard lacks."""
-        start = 0
-        while start < len(keysyms):
-            end, new = start, set()
-            while end < len(keysyms):
-                new |= {keysyms[end]} - self.keycodes.keys()
-                if len(new) > len(self.spare):
-                    break
-                end += 1
-            found = self.find(keysyms[start:end])
-            for keysym in keysyms[start:end]:
-                keycode, shift = found[keysym]
-                shift_key = self.keycodes[SHIFT][0]
-                if shift:
-                    self.press(shift_key, True)
-                self.press(keycode, True)
-                self.press(keycode, False)
-                if shift:
-                    self.press(shift_key, False)
-            start = end
-            if start < len(keysyms):
-                self.display.sync()
-                time.sleep(CATCH_UP_S)
-
-    def find(self, keysyms):
-        """Keycode and shift of each keysym; spare keycodes get the meaning of those that the keyboard lacks."""
-        lacking = [keysym for keysym in dict.fromkeys(keysyms) if keysym not in self.keycodes]
-        found = {keysym: self.keycodes[keysym] for keysym in keysyms if keysym in self.keycodes}
-        for keycode, keysym in zip(self.spare, lacking, strict=False):
-            self.display.change_keyboard_mapping(keycode, [(keysym, keysym)])
-            found[keysym] = (keycode, False)
-        if lacking:
-            self.display.sync()
-            time.sleep(CATCH_UP_S)
-        return found
-
-    def pace(self):
-        """Wait a moment."""
-        time.sleep(PACE_S)
-
-    def rest(self):
-        """Wait until programs have kept up."""
-        time.sleep(REST_S)
+            hands.release_all()
+    except NoKeyError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    finally:
+        client.root.change_property(display.intern_atom(_PROPERTY), Xatom.CARDINAL, 32, encoded(hands.keys.memory))
+        display.sync()
+    return 0
 
 
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
-    print("done")
+def encoded(memory: KeyMemory) -> list[int]:
+    """Return the state of a keyboard as numbers, three an item: a kind, a keycode, a keysym. Pure."""
+    items = [(_SPARE, keycode, keysym) for keycode, keysym in memory.spare]
+    items += [(_SINGLE, keycode, keysym) for keysym, keycode in memory.single.items()]
+    return [number for item in [*items, (_MAP, 0, memory.map_sum or 0)] for number in item]
+
+
+def decoded(numbers: Sequence[int]) -> KeyMemory:
+    """Return the state that `encoded` made numbers of; what else programs may have put there says nothing. Pure."""
+    items = list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
+    return KeyMemory(
+        [(keycode, keysym) for kind, keycode, keysym in items if kind == _SPARE],
+        {keysym: keycode for kind, keycode, keysym in items if kind == _SINGLE and 8 <= keycode < 256},
+        next((number for kind, _, number in items if kind == _MAP), None),
+    )
+
+
+def main(events: list[list[Any]]) -> int:
+    """Carry out events on the display that the environment names."""
+    return asyncio.run(carry_out(xdisplay.Display(), events))

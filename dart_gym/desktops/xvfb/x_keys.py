@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import functools
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,10 +40,12 @@ class KeyMemory:
     Attributes:
         spare: the spare keycodes with the keysyms that they were given, least recently used first.
         single: the keycodes of the keys that are down alone, by keysym.
+        map_sum: checksum of the map that programs know; None if that is not known.
     """
 
     spare: Sequence[tuple[int, int]] = ()
     single: Mapping[int, int] = field(default_factory=dict)
+    map_sum: int | None = None
 
 
 class XKeys:
@@ -53,17 +56,22 @@ class XKeys:
         self._display = client.display
         self._state = XKeyboardState(self._display)
         self._raw = self._state.read_map()
-        memory = memory or KeyMemory()
+        memory = memory or KeyMemory(map_sum=zlib.crc32(self._raw))
         self._keyboard = Keyboard(self._parsed(self._raw), memory.spare)
         self._chord: list[int] = []  # keycodes of the one that is down
         self._aside: tuple[LockState, LockState] | None = None  # locks before the chord, and in it
+        self._map_sum = memory.map_sum
+        if self._map_sum != zlib.crc32(self._raw):
+            self._raw = b""  # another one than the last process knew: it is learned before it is used
         self._single = dict(memory.single)
         self._unread = False  # whether the map may be one that programs have heard of, but not read
 
     @property
     def memory(self) -> KeyMemory:
         """Return the state with which another process can go on."""
-        return KeyMemory(self._keyboard.spare, dict(self._single))
+        if self._raw:
+            self._map_sum = None if self._unread else zlib.crc32(self._raw)
+        return KeyMemory(self._keyboard.spare, dict(self._single), self._map_sum)
 
     async def type(self, keysyms: Sequence[int]) -> None:
         """Strike keys one after the other."""
