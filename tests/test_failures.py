@@ -55,7 +55,7 @@ def test_every_situation_of_a_row_is_run_or_has_a_reason(row: Row):
 
 def test_the_page_has_every_command():
     text = PAGE.read_text(encoding="utf-8")
-    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == [
+    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## dart-")] == [
         row.name for row in ROWS if list(cells_of(row))
     ]
     assert "Traceback" not in text and "no end within" not in text and "unexpected " not in text
@@ -75,6 +75,7 @@ ROW = Row("dart-x", "{config}", ("config",), reads=True, several=True)
         (Situation.DISK_FULL, End(1, "sorry", (), 1), "does not say that the disk is full"),
         (Situation.HANGS, End(1, "late", (), 60), "a silent wait of 60 s"),
         (Situation.HANGS, End(1, "waiting for it for 10 s now\nlate", (), 60), ""),
+        (Situation.REFUSED, End(1, "there is no model", (), 1, asked=False), "never asked the server"),
         (Situation.INTERRUPTED, End(1, "stopped", (), 1), "status 1, not 130"),
         (Situation.CLOSED_PIPE, End(0, "", (), 1), "status 0, not 1"),
         (Situation.CLOSED_PIPE, End(1, "", (), 1), ""),

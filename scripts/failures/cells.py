@@ -51,12 +51,14 @@ class End:
         output: all lines.
         made: paths that are there afterwards and were not before.
         seconds: how long it took.
+        asked: whether its server was asked for anything, where there is one.
     """
 
     status: int
     output: str
     made: tuple[str, ...]
     seconds: float
+    asked: bool = True
 
     @property
     def last(self) -> str:
@@ -104,7 +106,8 @@ def run(cell: Cell, world: World) -> End:
             status, output = _call(cell, command, place, _environment(cell, home, scratch, port), server)
             made = sorted(_listing(Path(folder)) - before)
         seconds = time.monotonic() - started
-        return End(status, _steady(output, folder), tuple(one for one in made if not IGNORED.match(one)), seconds)
+        shown = tuple(one for one in made if not IGNORED.match(one))
+        return End(status, _steady(output, folder), shown, seconds, server is None or server.asked.is_set())
 
 
 @contextlib.contextmanager
@@ -157,7 +160,9 @@ def _environment(cell: Cell, home: Path, scratch: Path, port: int) -> dict[str, 
     there |= {"HOME": str(home), "TMPDIR": str(scratch), "COLUMNS": "400", "TERM": "dumb"}
     if cell.situation is Situation.NO_TERMINAL:
         del there["TERM"], there["COLUMNS"]
-    variables = cell.link.variables if cell.link else {}
+    # without a server what an installer asks refuses at once, and it keeps to its own directory
+    link = cell.link or next(iter(cell.row.links), None)
+    variables = link.variables if link else {}
     return there | {name: value.format(url=f"http://127.0.0.1:{port}") for name, value in variables.items()}
 
 
@@ -237,8 +242,10 @@ def _cpu_s(pid: int) -> float:
 def _steady(text: str, folder: str) -> str:
     """Output without what differs from run to run. Pure."""
     text = text.replace(f"{folder}/place", "DIR").replace(folder, "TMP")
+    text = re.sub(r"/tmp/failures-\w+/world", "DIR", text)  # what a run notes of its own place
     text = text.replace(str(PROGRAMS.parents[1]), "CHECKOUT")
     text = re.sub(r"127\.0\.0\.1([:', ]+)(?!9\b)[0-9]{4,5}", r"127.0.0.1\1PORT", text)
+    text = re.sub(r"#token=\S+", "#token=KEY", text)
     return re.sub(r"\b[0-9]+(\.[0-9]+)? s\b", "N s", text)
 
 

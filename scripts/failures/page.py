@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from scripts.failures.cells import Cell, End, cells_of
@@ -11,12 +12,18 @@ from scripts.failures.situations import MEANING, Situation
 LONGEST = 200
 INTRODUCTION = """# When something is wrong
 
-How every command ends in each situation: its exit status and the last line that it prints. Look here when you write a
-script around a command, or do not understand a message. `python -m scripts.failures` runs them all and writes this
-page; a test runs a part of it again, and fails where a command is missing.
+How every command ends when something around it is wrong: its exit status, and the last line that it prints. Look here
+when you write a script around a command, or meet a message and ask where it comes from: search the page for its words.
+Every line was printed by the real program.
 
-Exit status: 0 the work is done, 1 it is not, 2 the command line is wrong, 130 Ctrl-C; 3 `data check` found damage; 78
-in a supervised process that would fail again.
+| exit status | meaning |
+|---|---|
+| 0 | the work is done |
+| 1 | it is not, and the last lines say why and what to do next |
+| 2 | the command line is wrong |
+| 3 | `dart-train data check` found damage |
+| 78 | a supervised process would fail again in the same way |
+| 130 | Ctrl-C |
 
 - No command prints a traceback; `--debug` shows it.
 - Commands that only read create nothing.
@@ -25,13 +32,18 @@ in a supervised process that would fail again.
 - A missing optional package is one line that names the extra to install.
 - `--version` is there everywhere, and `--json FILE` wherever a table is printed.
 
-The commands `bench` are part of a checkout, not of the installed programs, and are not listed.
+`make failures` runs everything again and writes this page; a test runs a part of it, and fails where a command is
+missing.
+The commands `bench` are part of a checkout, not of the installed programs, and are not listed. In the lines DIR is the
+working directory, PORT a port, and N a number that differs from run to run.
+
+## Situations
 """
 
 
 def page(ends: Mapping[str, End]) -> str:
     """Return the page; `ends` by the names of cells."""
-    lines = [INTRODUCTION, "| situation | meaning |", "|---|---|"]
+    lines = [INTRODUCTION, "| situation | what is wrong |", "|---|---|"]
     lines += [f"| {situation.value} | {MEANING[situation]} |" for situation in Situation]
     for row in ROWS:
         cells = list(cells_of(row))
@@ -41,11 +53,16 @@ def page(ends: Mapping[str, End]) -> str:
 
 
 def _table(row: Row, cells: list[Cell], ends: Mapping[str, End]) -> list[str]:
-    lines = [f"`{f'{row.name} {row.line}'.strip()}`", "", "| situation | status | last line |", "|---|---|---|"]
+    """Return the lines of a command's table: situations that end alike share a line."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
-        where = cell.situation.value + (f", {cell.link.name}" if cell.link else "")
+        where = cell.situation.value + (f" ({cell.link.name})" if cell.link and len(row.links) > 1 else "")
         end = ends.get(str(cell))
-        lines.append(f"| {where} | {end.status} | {_shown(end.last)} |" if end else f"| {where} | - | not run yet |")
+        ended = (str(end.status), _shown(end.last)) if end else ("-", "not run yet")
+        alike.setdefault(ended, []).append(where)
+    written = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), f"{row.name} {row.line}".strip())
+    lines = [f"`{written}`", "", "| situation | status | last line |", "|---|---|---|"]
+    lines += [f"| {', '.join(names)} | {status} | {last} |" for (status, last), names in alike.items()]
     reasons: dict[str, list[str]] = {}
     for situation in Situation:
         if reason := row.reason(situation):

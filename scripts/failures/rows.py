@@ -141,7 +141,7 @@ def _package(name: str) -> Row:
 def _module(name: str, options: str = "", links: tuple[Link, ...] = (), long: str = "", **more: object) -> Row:
     """A module of a run."""
     return Row(
-        f"dart-train {name}", f"{{config}} {options}".strip(), ("run",), writes="--name new", links=links,
+        f"dart-train {name}", f"{{config}} {options}".strip(), ("prepared",), writes="--name new", links=links,
         long=long or "runs for minutes; the end-to-end tests run it without a terminal", **more,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -48,6 +48,8 @@ def _wrong_files(cell: Cell, end: End) -> list[str]:
 
 def _wrong_words(cell: Cell, end: End) -> list[str]:
     found = []
+    if cell.situation in OF_SERVERS and not end.asked:
+        found.append("it never asked the server, so it ended for another reason")
     if end.status == 1 and not end.last and cell.situation is not Situation.CLOSED_PIPE:
         found.append("it says nothing")
     if cell.situation is Situation.CLOSED_PIPE and "roken pipe" in end.output:

@@ -14,7 +14,7 @@ rollout: {tasks: [fake/click-button], workers: 1}
 cluster: {desktops: 1}
 """
 PROGRAMS = Path(sysconfig.get_path("scripts"))
-_BEFORE = {"run": ("config",), "archive": ("run",), "items": (), "results": ("evals",)}
+_BEFORE = {"run": ("config",), "prepared": ("run",), "archive": ("run",), "items": (), "results": ("evals",)}
 _TINY = "--set hidden_size=32 --set layers=1 --set vision_hidden_size=32 --set vision_layers=1"
 _COMMANDS = {
     "tasks": ["dart-gym init tasks"],
@@ -24,6 +24,7 @@ _COMMANDS = {
     ],
     "model": [f"dart-agent tiny model {_TINY}"],
     "run": ["dart-train data init mine.yaml"],
+    "prepared": ["dart-train prepare mine.yaml"],
     "archive": ["dart-train data export mine.yaml run.tar"],
     "results": ["dart-agent export evals/a results"],
 }  # fmt: skip

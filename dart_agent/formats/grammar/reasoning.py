@@ -23,15 +23,18 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 _NAME = (
-    r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}|(?:\w{1,20}_)?(?:thoughts?|reason(?:ing)?|reflection|analysis)(?:_\w{1,20})?"
-    r"|cot|plan(?:ning)?|scratchpad|(?:inner|internal)_\w{0,20})"
+    r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}"
+    r"|(?:\w{1,20}[_-])?(?:thoughts?|reason(?:ing)?|reflect(?:ions?)?|analysis|rationale|monologue|critique|deliberation)"
+    r"(?:[_-]\w{1,20})?|(?:seed:)?cot(?:_\w{1,30})?|plan(?:ning)?|scratchpad|brainstorm(?:ing)?|introspection|思考(?:过程)?"
+    r"|(?:inner|internal)_\w{0,20})"
 )
 _LEFT, _RIGHT = r"(?:<[|｜]?|＜|&lt;)\s?", r"(?:[|｜]?>|＞|&gt;)"
 _OF_A_THOUGHT = rf"[\w▁]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGHT}"
+_IN_BRACKETS = "(?:think(?:ing)?|reasoning|thoughts?)"
 _MARK = re.compile(
-    rf"(?P<other>◁think▷|\[THINK\]|{_LEFT}(?:begin|start)_?{_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
+    rf"(?P<other>◁think▷|\[{_IN_BRACKETS}\]|{_LEFT}(?:begin|start)_?{_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
     r"|<unused94>thought|<\|im_start\|>\s?think\w{0,6})"
-    rf"|◁/think▷|\[/THINK\]|{_LEFT}end_?{_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
+    rf"|◁/think▷|\[/{_IN_BRACKETS}\]|{_LEFT}end_?{_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
     rf"|{_LEFT}(?P<end>[/／]?)\s?{_NAME}(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
     re.IGNORECASE,
 )
@@ -48,7 +51,9 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 )
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
-_WITHOUT_BRACKET = ("◁", "THINK]", "think]", "Think]", "＜", "&lt;")
+_WITHOUT_BRACKET = (
+    "◁", "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", "＜", "&lt;",
+)  # fmt: skip
 _OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
 
 

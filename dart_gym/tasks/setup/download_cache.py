@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import mimetypes
 import os
 import re
 import shutil
@@ -46,6 +47,10 @@ QUOTA_BYTES = 64 << 30
 DOWNLOAD_TIMEOUT_S = 300.0
 _TRIES = 3
 _RETRY_S = 1.0
+HTML = "text/html"
+_TYPES = mimetypes.MimeTypes()  # by names of files, the same on every machine
+for _suffix in ("docx", "xlsx", "pptx", "odt", "ods", "odp", "odg", "xcf", "epub", "7z", "gz", "webp"):
+    _TYPES.add_type(f"application/x-{_suffix}", f".{_suffix}")
 _CHUNK = 1 << 20
 _HUB_MARK = re.compile("/(?:resolve|raw|blob)/[^/]+/")
 
@@ -142,6 +147,9 @@ class DownloadCache:
         async with opened(url, self.hosts) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise aiohttp.ClientPayloadError("it comes packed, though it was asked for as it is")
+            named, _ = _TYPES.guess_type(urlsplit(url).path)
+            if response.content_type == HTML and named not in (None, HTML):
+                raise DownloadError(f"{url}: the server sent a web page, such as one to sign in, instead of the file")
             with self._writing() as (file, digest):
                 size = 0
                 async for chunk in response.content.iter_chunked(_CHUNK):

@@ -84,6 +84,17 @@ MARKS = [
     ("<unused94>thought\n", "<unused95>"),
     ("<|im_start|>think\n", "<|im_start|>answer"),
     ("[think]", "[/think]"),
+    ("[THINKING]", "[/THINKING]"),
+    ("[REASONING]", "[/REASONING]"),
+    ("[Thought]", "[/Thought]"),
+    ("<reflect>", "</reflect>"),
+    ("<self-reflection>", "</self-reflection>"),
+    ("<inner-monologue>", "</inner-monologue>"),
+    ("<rationale>", "</rationale>"),
+    ("<critique>", "</critique>"),
+    ("<brainstorm>", "</brainstorm>"),
+    ("<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
+    ("<思考>", "</思考>"),
 ]
 
 
@@ -98,7 +109,18 @@ def test_marks_of_rarer_models(opening, closing):
 
 
 @pytest.mark.parametrize(
-    "text", ["the plan: b", "a < b and b > c", "<planet>", "<reasonable>", "x = 'a' &lt; b", "a|b"]
+    "text",
+    [
+        "the plan: b",
+        "a < b and b > c",
+        "<planet>",
+        "<reasonable>",
+        "[king]",
+        "<critiques>",
+        "[reasoning about it]",
+        "x = 'a' &lt; b",
+        "a|b",
+    ],
 )
 def test_words_and_tags_that_are_no_marks(text):
     assert split_reasoning(text)[:2] == ("", text)

@@ -16,6 +16,8 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog.registry import task_from_dict
 from dart_gym.tasks.requirements.mirror import mirror
 from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError, mirror_candidates, osworld_cache_name
+from scripts.failures.situations import Situation
+from scripts.failures.stub_server import Protocol, stub
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
@@ -207,6 +209,18 @@ async def test_a_mirror_takes_from_a_copy_of_the_hub_from_osworlds_cache_and_fro
     assert (sorted(done.imported), done.downloaded, done.failed) == (sorted([hub, named]), [direct], {})
     again = await mirror(tasks, DownloadCache(cache.directory, offline=True))
     assert sorted(again.present) == sorted([hub, named, direct])
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.txt?download=true", "a%20b.png"])
+async def test_a_page_to_sign_in_is_not_kept_as_the_file(cache, name):
+    with stub(Protocol.HTTP, Situation.HTML) as web, pytest.raises(DownloadError, match="a web page"):
+        await cache.fetch(f"http://127.0.0.1:{web.port}/{name}")
+
+
+@pytest.mark.parametrize("name", ["a.html", "a", "", "a.php", "wiki/A.B"])
+async def test_a_page_that_is_asked_for_is_kept(cache, name):
+    with stub(Protocol.HTTP, Situation.HTML) as web:
+        assert b"Sign in" in (await cache.fetch(f"http://127.0.0.1:{web.port}/{name}")).read_bytes()
 
 
 async def test_a_mirror_says_what_it_lacks(web, cache, tmp_path):

@@ -78,10 +78,10 @@ def test_mirror_fetches_from_hosts_that_are_allowed(tmp_path, monkeypatch, optio
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DART_GYM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DART_GYM_FETCH_HOSTS", "127.0.0.1")
-    with stub(Protocol.HTTP, Situation.HTML) as web:
-        write_fetch(tmp_path / "tasks", f"http://127.0.0.1:{web.port}", 1)
+    with stub(Protocol.HTTP, Situation.SOME_LOST) as web:
+        write_fetch(tmp_path / "tasks", f"http://127.0.0.1:{web.port}", 9)
         result = run("mirror", "tasks", *options)
-    assert result.exit_code == 0 and "1 downloaded, 0 missing" in result.stdout, result.output
+    assert result.exit_code == 1 and "4 downloaded, 5 missing" in result.stdout, result.output
 
 
 @pytest.mark.parametrize(
