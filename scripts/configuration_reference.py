@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator
 from enum import Enum
-from importlib.metadata import version
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -20,7 +19,6 @@ from dart_gym.cluster.server.server_settings import ServerSettings
 from dart_gym.core.section import Section, subsection
 from dart_train.config.config_schema import config_schema
 from dart_train.config.run_config import DEFAULTS, SAME, RunConfig
-from dart_train.trainer.settings.grpo_settings import OWN_HINTS
 
 ROOT = Path(__file__).parents[1]
 PAGE, SCHEMA = ROOT / "docs" / "reference" / "configuration.md", ROOT / "configs" / "schema.json"
@@ -42,8 +40,7 @@ dart-train run configs/quickstart.yaml --set rollout.workers=2 --set trainer.lea
 `--set KEY=VALUE` overrides a key of the file; values are YAML. Editors that know YAML's language server complete and
 check keys by `configs/schema.json`, which the first line of the files in `configs/` names.
 
-A value that two sections need is set in one of them. The other key follows, and is refused where it is set to something
-else:
+Some values follow others unless they are set:
 
 {same}
 
@@ -65,8 +62,7 @@ def schema() -> str:
 
 def page() -> str:
     """The page of all keys."""
-    same = "\n".join(f"- `{target}` is `{source}`: {why}." for target, source, why in SAME)
-    same += "".join(f"\n- `{target}` is `{source}` unless it is set." for target, source in DEFAULTS)
+    same = "\n".join(f"- `{target}` is `{source}`." for target, source in DEFAULTS)
     parts = [INTRODUCTION.format(same=same), "## The run\n", table("", plain_fields(RunConfig))]
     for name, field in RunConfig.model_fields.items():
         section = subsection(field.annotation)
@@ -92,14 +88,6 @@ def section_parts(path: str, section: type[Section]) -> Iterator[str]:
     if "." not in path:
         yield example(path)
     fields = plain_fields(section)
-    if path == "trainer":
-        own = {
-            name: field for name, field in fields.items() if name in OWN_HINTS or name in section.__base__.model_fields
-        }
-        yield table(path, own)
-        installed = version("transformers")
-        yield f"From `transformers.TrainingArguments` ({installed}), with its own words:\n"
-        fields = {name: field for name, field in fields.items() if name not in own}
     yield table(path, fields)
     for name, field in section.model_fields.items():
         below = subsection(field.annotation)
@@ -131,9 +119,12 @@ def plain_fields(section: type[Section], beside: type | None = None) -> dict[str
 
 def table(path: str, fields: dict[str, FieldInfo]) -> str:
     """One row for each field of the section at a path."""
-    followed = {target: source for target, source, *_ in (*SAME, *DEFAULTS)}
+    followed = dict(DEFAULTS)
+    copies = {target for target, *_ in SAME}  # no one sets them
     rows = ["| key | type | default | |", "|---|---|---|---|"]
     for name, field in fields.items():
+        if f"{path}.{name}" in copies:
+            continue
         source = followed.get(f"{path}.{name}")
         begins = f"that of `{source}`" if source else default(field)
         cells = (f"`{name}`", kind(field.annotation) + limits(field), begins, field.description or "")

@@ -5,17 +5,26 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from dart_train.config.run_config import RunConfig
+from dart_gym.core.section import Section, subsection
+from dart_train.config.run_config import SAME, RunConfig
 
 
 def config_schema() -> dict[str, Any]:
-    """Return the schema of a run's configuration."""
+    """Return the schema of a run's configuration, with the keys that a user may set."""
     found = RunConfig.model_json_schema()
+    for target, *_ in SAME:
+        *path, name = target.split(".")
+        section = _section(path)
+        found["$defs"][section.__name__]["properties"].pop(name)
     task = found["$defs"]["TaskEntry"]
     found["$defs"]["TaskEntry"] = {"anyOf": [{"type": "string"}, task]}  # a name alone is an entry as well
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": made_with(), **found}
+    comment = f"made by pydantic {version('pydantic')}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": comment, **found}
 
 
-def made_with() -> str:
-    """Versions of transformers, whose `TrainingArguments` the section `trainer` inherits, and of pydantic."""
-    return ", ".join(f"{name} {version(name)}" for name in ("transformers", "pydantic"))
+def _section(path: list[str]) -> type[Section]:
+    """The class of the section at a path."""
+    section: type[Section] = RunConfig
+    for name in path:
+        section = subsection(section.model_fields[name].annotation) or section
+    return section

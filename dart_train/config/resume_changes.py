@@ -23,7 +23,7 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "budgets": ("trainer.max_steps", "rollout.budget_rollouts", "rollout.budget_minutes"),
     "memory and speed": (
         "trainer.micro_batch_tokens", "trainer.image_features_mb", "trainer.image_cache_mb", "trainer.device_memory_mb",
-        "trainer.reduce_gradients", "trainer.gradient_checkpointing*", "trainer.activation_checkpointing*",
+        "trainer.reduce_gradients", "trainer.gradient_checkpointing",
         "trainer.torch_empty_cache_steps", "trainer.torch_threads", "trainer.attention", "trainer.pack_rows",
         "trainer.share_prompts", "trainer.merge_prefixes", "trainer.lease_ttl_s", "trainer.ddp_timeout",
     ),
@@ -32,8 +32,8 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
         "trainer.keep_published_s", "data.curation.leases_per_version",
     ),
     "logging and alarms": (
-        "trainer.logging_*", "trainer.log_*", "trainer.report_to", "trainer.run_name", "trainer.project",
-        "trainer.trackio_*", "trainer.max_bad_steps", "trainer.on_collapse", "trainer.collapse_window",
+        "trainer.logging_steps", "trainer.report_to", "trainer.run_name", "trainer.project",
+        "trainer.max_bad_steps", "trainer.on_collapse", "trainer.collapse_window",
         "trainer.alarm_window", "trainer.stop_on", "trainer.best_window",
     ),
     "machine": ("resources.*", "cluster.*"),

@@ -22,6 +22,7 @@ from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
 from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
 from dart_gym.core.section import Section, mistakes
 from dart_train.config.added_phases import added_phases
+from dart_train.config.removed_keys import removed
 from dart_train.config.resources_config import ResourcesConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
@@ -391,6 +392,8 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConf
 
 def parse_config(values: dict[str, Any], origin: str = "configuration") -> RunConfig:
     """Check plain values and return the configuration. Raises `ConfigError`."""
+    if old := list(removed(values)):
+        raise ConfigError("\n  ".join([f"{origin}:", *old]))
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

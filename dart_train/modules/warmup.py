@@ -52,12 +52,11 @@ def trained_as(config: RunConfig) -> TrainedAs:
     trainer = config.trainer
     if trainer.kind != "dart_grpo":
         return TrainedAs()
-    given = trainer.model_dump()
-    arguments: dict[str, Any] = {name: True for name in ("bf16", "fp16") if given.get(name)}
-    if given.get("gradient_checkpointing") or given.get("activation_checkpointing"):
+    arguments: dict[str, Any] = {name: True for name in ("bf16", "fp16") if getattr(trainer, name)}
+    if trainer.gradient_checkpointing:
         arguments["gradient_checkpointing"] = True
     if trainer.fsdp and rank_count() > 1:
-        arguments |= {"fsdp": trainer.fsdp, "fsdp_config": given.get("fsdp_config")}
+        arguments |= {"fsdp": trainer.fsdp, "fsdp_config": trainer.fsdp_config}
     lora = None
     if trainer.use_peft:
         targets = trainer.lora_target_modules

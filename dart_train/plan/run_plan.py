@@ -151,17 +151,16 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
 def rank_setting(config: RunConfig, ranks: int) -> Setting:
     """How each rank of a run trains."""
     trainer = config.trainer
-    given = trainer.model_dump()
     return Setting(
         ranks=ranks,
         sharded=bool(trainer.fsdp) and ranks > 1,
-        half=bool(given.get("bf16") or given.get("fp16")),
-        checkpointing=bool(given.get("gradient_checkpointing") or given.get("activation_checkpointing")),
+        half=trainer.bf16 or trainer.fp16,
+        checkpointing=bool(trainer.gradient_checkpointing),
         trains_tower=not (trainer.freeze_vision or trainer.use_peft),
         lora_rank=trainer.lora_r if trainer.use_peft else 0,
         half_base=trainer.frozen_dtype != "float32",
         reference=trainer.beta > 0 and not trainer.use_peft,
-        moments=moments_of(str(given.get("optim") or "adamw")),
+        moments=moments_of(trainer.optim or "adamw"),
         features_bytes=trainer.image_features_mb << 20,
         reduce_once=None if trainer.reduce_gradients == "auto" else trainer.reduce_gradients == "step",
     )

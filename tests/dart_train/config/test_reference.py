@@ -23,14 +23,14 @@ def schema() -> dict:
 
 
 def keys(found: dict) -> dict[str, set[str]]:
-    """The keys of each section that is ours; those of `trainer` are partly transformers'."""
+    """The keys of each section."""
     sections = {"": found, **found["$defs"]}
-    return {name: set(section.get("properties", ())) for name, section in sections.items() if name != "TrainerConfig"}
+    return {name: set(section.get("properties", ())) for name, section in sections.items()}
 
 
 def test_page_and_schema_are_up_to_date():
     written, made = schema(), json.loads(reference.schema())
-    if written["$comment"] != made["$comment"]:  # other versions of the libraries say the same in another way
+    if written["$comment"] != made["$comment"]:  # another pydantic says the same in another way
         assert keys(written) == keys(made), "run python scripts/configuration_reference.py"
         return
     assert written == made, "run python scripts/configuration_reference.py"
@@ -64,8 +64,7 @@ def test_every_key_says_what_it_means_in_a_sentence():
         for name, field in section.model_fields.items():
             below = subsection(field.annotation)
             sections += [below] if below is not None else []
-            inherited = section.__name__ == "TrainerConfig" and name not in reference.OWN_HINTS
-            if (below is None or name == "tasks") and not inherited:
+            if below is None or name == "tasks":
                 text = field.description or " "
                 whole = text.endswith((".", ")")) and not text[0].islower()
                 found += [] if whole else [f"{section.__name__}.{name}: {text}"]
