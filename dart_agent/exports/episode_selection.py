@@ -20,7 +20,8 @@ def select_episodes(
     Args:
         episodes: directories of recorded episodes.
         min_score: least score; an episode without a score is left out then.
-        sources: such as "rollout", "evaluation", "oracle" or "human"; empty for all.
+        sources: such as "rollout", "evaluation", "oracle" or "human"; empty for all but "fork",
+            whose episodes lack their beginnings.
         tasks: names or patterns such as "miniwob/*"; empty for all.
 
     Raises:
@@ -34,6 +35,8 @@ def select_episodes(
             left_out["of other tasks"] += 1
         elif sources and record.source not in sources:
             left_out["of other sources"] += 1
+        elif record.forked_from and record.source not in sources:
+            left_out["that continue another episode"] += 1
         elif min_score is not None and (record.score is None or record.score < min_score):
             left_out[f"with a score below {min_score:g} or none"] += 1
         else:

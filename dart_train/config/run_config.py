@@ -274,6 +274,11 @@ class RunConfig(Section):
         for target, source in DEFAULTS:
             if target.rpartition(".")[2] not in _get(self, target.rpartition(".")[0]).model_fields_set:
                 _set(self, target, _get(self, source))
+        if self.data.curation.forks.per_group and self.agent.planner:
+            raise ValueError(
+                "data.curation.forks replays what the run's own model said, and agent.planner has another one speak: "
+                "leave one of them out"
+            )
         monitor = self.evaluation.monitor
         if self.evaluation.final == "best" and not monitor.every_rollouts:
             raise ValueError("evaluation.final best needs evaluation.monitor.every_rollouts, which finds it: set both")

@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+POLICY_SOURCE = "rollout"  # of the trajectories that the policy that is trained played from their beginning
+FORK_SOURCE = "fork"  # of those that continue another one
+POLICY_SOURCES = (POLICY_SOURCE, FORK_SOURCE)  # they form groups and are trained on by reinforcement
 RULE_LENGTH = 64  # of the name of a rule of curation
 
 
@@ -38,6 +41,7 @@ class Reason(StrEnum):
     TOO_EASY = "too_easy"  # its group's mean reward reached `drop_above`
     REPLACED = "replaced"  # a failure whose place a success of the pool took
     UNSELECTED = "unselected"  # a balanced selection of its group left it out
+    FORK_DIFFERS = "fork_differs"  # the replayed beginning of a fork came out differently
     INCOMPLETE = "incomplete"  # a group that never filled, whose members joined another one
 
 

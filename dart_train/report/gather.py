@@ -12,10 +12,10 @@ from dart_gym.core.project_pages import page
 from dart_gym.utils.rates import wilson_interval
 from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import RunConfig
+from dart_train.core.data_states import POLICY_SOURCE
 from dart_train.core.metrics_log import engine_use, read_metrics
 from dart_train.core.training_alarms import alarm_named, count_steps
 from dart_train.data.groups import trajectory_rows
-from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.insight import statistics
 from dart_train.data.manager.run_insight import Insight
 from dart_train.report.report_data import Curve, Rate, ReportData, TaskFigures, TimeSeries, Turns, mean_rate, smooth

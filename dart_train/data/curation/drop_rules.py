@@ -45,6 +45,7 @@ SENTENCES = {
     "unselected": "left out to balance their group",
     "replaced": "replaced by a success of the pool",
     "corrupt": "in groups with damaged files",
+    "fork_differs": "in forks whose replay came out differently",
 }
 """What a diagnosis says of the trajectories that cannot be leased, by where they stand or which rule dropped them."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dart_train.core.data_states import GroupState, Reason, RolloutState
+from dart_train.core.data_states import FORK_SOURCE, GroupState, Reason, RolloutState
 from dart_train.data.curation import experience_pool
 from dart_train.data.curation.drop_rules import Member
 from dart_train.data.curation.experience_pool import Success
@@ -99,14 +99,15 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
 def settle(connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float) -> Settlement:
     """Decide on a group that got its last member, in the transaction in which it did, and write that down."""
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
-    columns = _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.num_steps, _meta.reason
+    columns = _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.num_steps, _meta.reason, _meta.source
     mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
     rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id)).all()
     for row in rows:
         if row.reason:  # a rule dropped it when it was recorded
             _reject(connection, [row.rollout_id], row.reason)
     members = [Member(row[0], row.reward or 0.0, *row[2:4]) for row in rows if not row.reason]
-    wanted = config.experience_pool and failed_as_a_whole([member.reward for member in members])
+    whole = all(row.source != FORK_SOURCE for row in rows)  # a success from the beginning is no continuation of a fork
+    wanted = whole and config.experience_pool and failed_as_a_whole([member.reward for member in members])
     successes = experience_pool.successes(connection, run_id, group.task_id, config.pool_sources) if wanted else []
     if members:
         settled = settle_group(members, config, successes, group.group_key)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dart_train.core.data_states import GroupState, Reason, RolloutState
+from dart_train.core.data_states import FORK_SOURCE, GroupState, Reason, RolloutState
 from dart_train.data.curation.grouping import balanced, decide
 from dart_train.data.store.schema import rollout_group, rollout_meta, rollout_run
 
@@ -85,6 +85,7 @@ def _leftovers(
         sa.select(_meta.task_id, _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.group_id)
         .join(rollout_run, rollout_run.c.id == _meta.rollout_id)
         .where(_meta.run_id == run_id, rejected | stranded, rollout_run.c.split_dir.is_not(None))
+        .where(_meta.source != FORK_SOURCE)  # only continuations of one fork are compared with one another
         .order_by(_meta.rollout_id)
         .with_for_update()  # so that nobody else groups them
     )

@@ -28,6 +28,7 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.core.section import Section
 from dart_train.core.data_states import GroupState, Provenance, Reason
 from dart_train.data.curation.drop_rules import SENTENCES, CurationRule, NoSignal, TooEasy, named_rules
+from dart_train.data.curation.fork_settings import ForkConfig
 
 
 class PoolSampling(StrEnum):
@@ -172,6 +173,7 @@ class CurationConfig(Section):
     leftover_after_s: float = Field(
         600.0, gt=0.0, description="Seconds without a new member after which a group counts as one that will not fill."
     )
+    forks: ForkConfig = ForkConfig()
     rules: tuple[str, ...] = Field(
         (),
         description="Further rules that drop trajectories or groups: names of installed packages, or `module:Class`.",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
-from dart_train.core.data_states import GroupState, Provenance, Reason, RolloutState
+from dart_train.core.data_states import FORK_SOURCE, POLICY_SOURCES, GroupState, Provenance, Reason, RolloutState
 from dart_train.core.train_errors import DuplicateTrajectoryError
 from dart_train.data.curation import experience_pool, grouping
 from dart_train.data.curation.rules import CurationConfig, judge_group, staleness_version, untrainable
@@ -26,7 +26,6 @@ from dart_train.data.store.sql_store import now, unix_now
 ENVIRONMENT_PHASES = ("reset", "step", "evaluate", "wire")  # from the request to its reply, as the panel counts it
 CLOCK_TOLERANCE_S = 2.0  # a clock this far ahead is no skew: what NTP keeps, and a float's way through the database
 ENGINE_LENGTH = 64
-POLICY_SOURCE = "rollout"  # the one source whose trajectories form groups and are trained on by reinforcement
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ def insert_trajectory(
     _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, moment, config))
     if trajectory.steps:
         _INSERT_STEP.run_all(connection, _step_rows(trajectory, rollout_id))
-    if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
+    if trajectory.source not in POLICY_SOURCES or Provenance.ROLLOUT in config.pool_sources:
         experience_pool.add(connection, run_id, rollout_id, trajectory, moment)
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
@@ -208,8 +207,10 @@ def _place(
     config: CurationConfig,
     moment: float,
 ) -> _Place:
-    if trajectory.source != POLICY_SOURCE:
+    if trajectory.source not in POLICY_SOURCES:
         return _Place(RolloutState.POOLED)
+    if trajectory.lost_by == FORK_SOURCE:
+        return _give_up_fork(connection, trajectory, group, run_id, expected, moment)
     if untrainable(trajectory):
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
     reward, version = trajectory.score or 0.0, staleness_version(trajectory, config.staleness_by)
@@ -249,6 +250,24 @@ def _place(
     return _Place(RolloutState.RECORDED, dropped, group_id, complete=verdict is GroupState.READY)
 
 
+def _give_up_fork(
+    connection: sa.Connection, trajectory: Trajectory, group: _Found, run_id: str, expected: int, moment: float
+) -> _Place:
+    """Reject the group of a fork, one of whose replays came out differently, unless it has been decided already."""
+    reason = Reason.FORK_DIFFERS
+    given_up = {"state": GroupState.REJECTED.value, "reason": reason.value}
+    if group.group_id is None:
+        sums: dict[str, Any] = {"members": 0, "reward_min": 0.0, "reward_max": 0.0, "oldest_version": 0}
+        names = {"run_id": run_id, "group_key": trajectory.group_key, "task_id": trajectory.task_id}
+        row = {**names, **sums, **given_up, "expected": expected, "created_at": moment}
+        return _Place(RolloutState.REJECTED, reason.value, _INSERT_GROUP.run(connection, row).lastrowid)
+    if group.group_state != GroupState.OPEN:
+        return _Place(RolloutState.REJECTED, reason.value, group.group_id)
+    sums = {name: getattr(group, name) for name in ("members", "reward_min", "reward_max", "oldest_version")}
+    _UPDATE_GROUP.run(connection, {"group": group.group_id, **sums, **given_up})
+    return _Place(RolloutState.REJECTED, reason.value, group.group_id, reason)
+
+
 def _meta_row(
     trajectory: Trajectory,
     run_id: str,
@@ -277,7 +296,9 @@ def _meta_row(
         "terminal": trajectory.terminal.value,
         "reward": trajectory.score,
         "num_steps": len(trajectory.steps),
-        "num_actions": sum(len(step.actions) for step in trajectory.steps),
+        "num_actions": trajectory.num_actions
+        if trajectory.forked_from
+        else sum(len(step.actions) for step in trajectory.steps),
         "oldest_version": trajectory.oldest_version,
         "newest_version": trajectory.newest_version,
         "staleness_version": staleness_version(trajectory, config.staleness_by),

@@ -7,9 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.data_states import GroupState, Reason, RolloutState
+from dart_train.core.data_states import FORK_SOURCE, POLICY_SOURCE, POLICY_SOURCES, GroupState, Reason, RolloutState
 from dart_train.data.curation.rules import Census
-from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.store.schema import group_injection, rollout_group, rollout_meta, task_state
 from dart_train.data.store.sql_store import now
 
@@ -84,6 +83,13 @@ def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> di
         task: TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
         for task, count, size, rate, steps, longest in connection.execute(totals.order_by(rows.c.task_id))
     }
+
+
+def scored_forks(connection: sa.Connection, run_id: str) -> int:
+    """Return how many continuations of forks have a score. They count against the budget, and in no task's record."""
+    mine = (_meta.run_id == run_id) & (_meta.source == FORK_SOURCE) & _meta.reward.is_not(None)
+    query = sa.select(sa.func.count()).where(mine, _meta.reason != Reason.UNTRAINABLE.value)
+    return int(connection.execute(query).scalar_one())
 
 
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:
@@ -177,7 +183,7 @@ def throughput(
     """
     inside = (_meta.run_id == run_id) & (_meta.created_at >= start) & (_meta.created_at < end)
     sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (_meta.num_actions, _meta.env_seconds)]
-    query = sa.select(sa.func.count(), *sums).where(inside, _meta.source == POLICY_SOURCE)
+    query = sa.select(sa.func.count(), *sums).where(inside, _meta.source.in_(POLICY_SOURCES))
     trajectories, actions, env_seconds = connection.execute(query).one()
     wall = max(end - start, 1e-9)
     return Throughput(

@@ -30,14 +30,13 @@ from typing import Self
 import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
-from dart_train.core.data_states import Reason
+from dart_train.core.data_states import POLICY_SOURCES, Reason
 from dart_train.core.train_errors import CorruptDataError, DataError, LeaseError
 from dart_train.data.curation.rules import StalenessBy, staleness_version
 from dart_train.data.files import shared_directories
 from dart_train.data.groups import checkpoint_rows, lease_rows, resuming
 from dart_train.data.groups.lease_rows import Taken, TakenGroup
 from dart_train.data.groups.resuming import Resumed
-from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.manager.run_data import RunData
 from dart_train.data.manager.run_insight import Insight
 
@@ -71,7 +70,7 @@ class Group:
 
     def version(self, trajectory: Trajectory) -> int | None:
         """The version that the staleness of a member counts from; None for one of the pool, which has no staleness."""
-        if trajectory.trajectory_id in self.injected or trajectory.source != POLICY_SOURCE:
+        if trajectory.trajectory_id in self.injected or trajectory.source not in POLICY_SOURCES:
             return None
         return staleness_version(trajectory, self.staleness_by)
 

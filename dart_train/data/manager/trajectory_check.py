@@ -15,8 +15,8 @@ from typing import Any
 from dart_agent.engines.base import engine_replies
 from dart_agent.engines.base.engine import BadResponse
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_train.core.data_states import POLICY_SOURCES
 from dart_train.core.train_errors import InvalidTrajectoryError
-from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.store.schema import NAME_LENGTH
 
 LARGEST_INTEGER = 2**63 - 1
@@ -29,7 +29,7 @@ def checked_trajectory(trajectory: Trajectory) -> Trajectory:
     Raises:
         InvalidTrajectoryError: if a number is invalid or out of range.
     """
-    name, by_policy = trajectory.trajectory_id, trajectory.source == POLICY_SOURCE
+    name, by_policy = trajectory.trajectory_id, trajectory.source in POLICY_SOURCES
     if by_policy and not 0 < len(trajectory.group_key) <= NAME_LENGTH:
         raise InvalidTrajectoryError(
             f"trajectory {name} has a group_key of {len(trajectory.group_key)} characters: use 1 to {NAME_LENGTH}"

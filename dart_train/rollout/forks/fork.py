@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from dart_agent.episodes.trajectory import Step, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fork:
     """A step of an episode from which other continuations are played.
 

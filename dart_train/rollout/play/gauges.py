@@ -111,7 +111,8 @@ class Gauges:
         """An episode ended."""
         self.totals.add(trajectory)
         if trajectory.trainable and trajectory.score is not None:
-            self.success.add(trajectory.task_id, trajectory.score)
+            if not trajectory.forked_from:  # it began where another one had come to
+                self.success.add(trajectory.task_id, trajectory.score)
             self.staleness.append(max(0, self._newest_version() - trajectory.oldest_version))
 
     def figures(self, **growing: float) -> dict[str, Any]:

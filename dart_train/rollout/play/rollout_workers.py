@@ -30,8 +30,9 @@ from dart_train.core.availability import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from dart_train.core.train_errors import TasksFailedError
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
+from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollouts import GroupOver, Limits, Rollout
+from dart_train.rollout.play.rollouts import FORK, GroupOver, Limits, Rollout
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
@@ -60,6 +61,7 @@ class Workers:
         recorder: Recorder,
         gauges: Gauges,
         dependencies: Dependencies,
+        forks: GroupForks,
     ) -> None:
         self.room: float = math.inf
         self.breakers = CircuitBreakers(
@@ -74,6 +76,7 @@ class Workers:
         self._new_policy = new_policy
         self.recorder = recorder
         self._gauges = gauges
+        self._forks = forks
         self._dependencies = dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
@@ -156,7 +159,7 @@ class Workers:
             await self._play(worker, session, policy, rollout)
             losses = 0 if self._take(rollout) else losses + 1
             self._gauges.clock.enter(worker, "idle")
-            if losses and rollout.trajectory.detail != GROUP_OVER:
+            if losses and rollout.trajectory.detail != GROUP_OVER and rollout.trajectory.lost_by != FORK:
                 await self._pause(backoff(losses, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             if rollout.trajectory.lost_by == "cluster":
                 return
@@ -185,13 +188,14 @@ class Workers:
         """Account for an ended rollout and have it recorded; return whether it counts."""
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
-        if trajectory.steps:
+        if trajectory.steps or trajectory.lost_by == FORK:
             self.recorder.put(rollout.trajectory, rollout.assignment.group_size)
         if trajectory.trainable:
             self._scheduler.complete(rollout.assignment)
             self._won(trajectory.task_id)
         else:
             self._lost(rollout)
+        self._forks.ended(rollout.assignment, trajectory)
         if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.mode is not Mode.ROLLOUT:
             self._work.set()  # others wait for what this one was the last of
         return trajectory.trainable
@@ -206,10 +210,13 @@ class Workers:
         played = rollout.trajectory
         task = rollout.assignment.task_id
         ended = rollout.trajectory.terminal
+        if played.lost_by == FORK:
+            self._forks.lost(rollout.assignment)
+            _log.info("a fork of %s seed %d is given up: %s", task, played.seed, played.detail)
         again = self._scheduler.lose(rollout.assignment)
         what = str(ended) if ended is not TerminalState.DONE else "not scored"
         then = "it will be played again" if again else "given up, its group stays incomplete"
-        if played.lost_by != "stop":
+        if played.lost_by not in ("stop", FORK):
             _log.log(
                 logging.INFO if again else logging.WARNING,
                 "%s seed %d ended as %s (%s); %s",

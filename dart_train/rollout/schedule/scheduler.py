@@ -21,6 +21,8 @@ Invariants:
     - Members of an open group go before a new group of the same task.
     - Members of a group that is over (`end_groups`) are not dealt, nor dealt again.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
+    - A fork (`fork`) is a group of a task that was played before, and is opened in place of the task's next group: by
+      the same admission, shares and budget. One that does not fit the budget waits until another one ends.
     - Task-wise, a worker plays members of one group until that group has ended. Batch-wise, the groups that are open or
       ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
 """
@@ -73,6 +75,7 @@ class _Group:
     to_deal: deque[tuple[int, int]]  # (member, attempt)
     unfinished: int
     over: bool = False  # nobody waits for what is still played of it
+    fork: Fork | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +90,7 @@ class _Task:
     share: float = 1.0  # factor on the weight, from now on
     admitted: bool = True  # whether a group of it may be opened
     groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
+    forks: deque[_Group] = field(default_factory=deque)  # to be opened before its next group
 
     @property
     def served(self) -> float:
@@ -190,6 +194,12 @@ class Scheduler:
         task.share = share
         task.admitted = admitted
 
+    def fork(self, parent: Assignment, key: str, fork: Fork, size: int) -> None:
+        """Open a group of continuations of a rollout that was played, as soon as another group of its task may be."""
+        task = self._tasks[parent.task_id]
+        members = deque((n, 0) for n in range(size))
+        task.forks.append(_Group(key, task, parent.seed, size, parent.max_steps, members, size, fork=fork))
+
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""
         self.running -= 1
@@ -279,22 +289,31 @@ class Scheduler:
         return least
 
     def _fits(self, task: _Task) -> bool:
-        return self.budget is None or self.completed + self._unfinished + task.size <= self.budget
+        return self._has_room_for(task.size)
+
+    def _has_room_for(self, rollouts: int) -> bool:
+        return self.budget is None or self.completed + self._unfinished + rollouts <= self.budget
 
     def _open(self, task: _Task) -> None:
+        if task.forks and self._has_room_for(task.forks[0].size):
+            self._add(task.forks.popleft())
+            return
         digest = hashlib.blake2b(f"{self._origin}/{task.entry.id}/{task.opened}".encode(), digest_size=8).digest()
         seed = FIRST_TRAINING_SEED + int.from_bytes(digest) % SEED_RANGE
         key = f"{task.entry.id}@{seed}#{self._life}.{task.opened}"
         members = deque((n, 0) for n in range(task.size))
         group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
+        self._add(group)
+
+    def _add(self, group: _Group) -> None:
         self.opened += 1
-        task.groups.append(group)
+        group.task.groups.append(group)
         self._to_deal += 1
-        self._groups[key] = group
-        self._unfinished += task.size
+        self._groups[group.key] = group
+        self._unfinished += group.size
         if self.batches is not None:
-            self.batches.opened(key)
+            self.batches.opened(group.key)
 
     def _deal(self, group: _Group) -> Assignment:
         task = group.task
@@ -316,6 +335,7 @@ class Scheduler:
             sampling_seed=int.from_bytes(digest) & 0x7FFFFFFF,
             max_steps=group.max_steps,
             group_size=group.size,
+            fork=group.fork,
         )
 
     def _give_up_undealt(self, group: _Group) -> int:

@@ -34,6 +34,7 @@ from dart_train.rollout.fleet.replica import EngineNodes, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges, engine_figures
+from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
@@ -97,6 +98,7 @@ class RolloutService:
         self._nodes = nodes
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
+        self.forks = GroupForks(data.config.forks, self.scheduler)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.unavailable_timeout_s), name="rollout")
@@ -201,6 +203,7 @@ class RolloutService:
             recorder=self._recorder,
             gauges=self.gauges,
             dependencies=self.dependencies,
+            forks=self.forks,
         )
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
@@ -313,6 +316,7 @@ class RolloutService:
             "weight_updates_failed": sync.failed,
             "weight_update_s": sync.update_s,
             "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
+            **({"forks": self.forks.made, "forks_given_up": self.forks.given_up} if self.forks.enabled else {}),
             "left_out": self._workers.breakers.shown(),
             "unavailable": {name: asdict(state) for name, state in self.dependencies.present().items()},
             "recoveries": {name: one.count - one.away for name, one in self.dependencies.named().items() if one.count},
@@ -327,7 +331,7 @@ def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
         group_size=config.group_size,
         seed=config.seed,
         budget=config.budget_rollouts,
-        completed=sum(stats.rollouts for stats in records.values()),
+        completed=sum(stats.rollouts for stats in records.values()) + data.read(statistics.scored_forks),
         life=f"{time.time_ns() // 1_000_000:x}",
         max_steps=config.max_steps,
         stay_groups=config.stay_groups,

@@ -11,8 +11,8 @@ import numpy as np
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.data_states import POLICY_SOURCES
 from dart_train.core.train_errors import TrainingError
-from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.trainer.batches.collator import Collator, Problem, Sample
 from dart_train.trainer.losses.advantages import (
     Advantage,
@@ -139,7 +139,7 @@ def samples_of(
                     group=place,
                     trajectory=number,
                     weight=weight,
-                    stale=member.trajectory.source == POLICY_SOURCE and sample.version < version,
+                    stale=member.trajectory.source in POLICY_SOURCES and sample.version < version,
                 )
                 for sample, own in zip(member.samples, each, strict=True)
             ]

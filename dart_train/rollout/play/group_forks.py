@@ -1,0 +1,52 @@
+"""Forks of the groups that are being played: what has ended is kept until its group is whole, then some is forked."""
+
+from dart_agent.episodes.trajectory import Trajectory
+from dart_train.data.curation.fork_settings import ForkConfig, forked_steps
+from dart_train.rollout.forks.fork import can_fork, fork_at
+from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
+
+
+class GroupForks:
+    """Hands forks to a scheduler.
+
+    Attributes:
+        made: forks that were handed to the scheduler.
+        given_up: forks by task that were given up, since a replay came out differently.
+    """
+
+    def __init__(self, config: ForkConfig, scheduler: Scheduler) -> None:
+        self.enabled = config.per_group > 0
+        self._config = config
+        self._scheduler = scheduler
+        self._played: dict[str, list[tuple[Assignment, Trajectory]]] = {}
+        self.made = 0
+        self.given_up: dict[str, int] = {}
+
+    def ended(self, assignment: Assignment, trajectory: Trajectory) -> None:
+        """Take a rollout that has ended and of which the scheduler knows that; fork its group if it was the last."""
+        if not self.enabled:
+            return
+        open_keys = set(self._scheduler.open_keys)
+        key = assignment.group_key
+        if trajectory.trainable:
+            self._played.setdefault(key, []).append((assignment, trajectory))
+        whole = self._played.pop(key, []) if key not in open_keys else []
+        self._played = {other: members for other, members in self._played.items() if other in open_keys}
+        if len(whole) == assignment.group_size:
+            self._fork(key, sorted(whole, key=lambda member: member[0].n))
+
+    def _fork(self, key: str, members: list[tuple[Assignment, Trajectory]]) -> None:
+        assignments, episodes = [one for one, _ in members], [one for _, one in members]
+        own = assignments[0].fork
+        if own is not None and own.depth >= self._config.depth:
+            return
+        for number, (place, step) in enumerate(forked_steps(episodes, self._config, can_fork, key)):
+            fork = fork_at(episodes[place], step, own, self._config.tolerance)
+            self._scheduler.fork(assignments[place], f"{key}+{number}", fork, self._config.continuations)
+            self.made += 1
+
+    def lost(self, assignment: Assignment) -> None:
+        """A replay came out differently: its fork is given up, and nothing more of it is played."""
+        if not self._scheduler.is_over(assignment.group_key):
+            self._scheduler.end_groups([assignment.group_key])
+            self.given_up[assignment.task_id] = self.given_up.get(assignment.task_id, 0) + 1
