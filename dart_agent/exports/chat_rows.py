@@ -47,12 +47,23 @@ def export_chat_inline(episodes: Iterable[Path], out: Path) -> str:
 
 
 def _export(episodes: Iterable[Path], out: Path, *, inline: bool) -> str:
+    """Write rows, and say how many and what was left out.
+
+    Raises:
+        RecordError: if there is not a single row, which leaves no directory.
+    """
     left_out: Counter[str] = Counter()
+    damaged: list[str] = []
     rows, seen = 0, set[bytes]()
     with fresh_directory(out) as place, (place / (INLINE if inline else METADATA)).open("w", encoding="utf-8") as file:
         for path in episodes:
-            record = read_episode(path)
-            row, shown = chat_row(record, left_out)
+            try:
+                record = read_episode(path)
+                row, shown = chat_row(record, left_out)
+                images = [] if record.lost_by else [_png(path, name) for name in shown]
+            except RecordError as error:
+                damaged.append(str(error))
+                continue
             key = hashlib.blake2b(json.dumps([row["messages"], shown]).encode(), digest_size=16).digest()
             if record.lost_by:
                 left_out["lost episodes"] += 1
@@ -62,9 +73,13 @@ def _export(episodes: Iterable[Path], out: Path, *, inline: bool) -> str:
                 left_out["equal episodes"] += 1
             else:
                 seen.add(key)
-                _write(file, row, [_png(path, name) for name in shown], None if inline else place, shown)
+                _write(file, row, images, None if inline else place, shown)
                 rows += 1
-    said = [f"{rows} conversations", *(f"{count} {what} left out" for what, count in sorted(left_out.items()))]
+        said = [f"{rows} conversations", *(f"{count} {what} left out" for what, count in sorted(left_out.items()))]
+        if damaged:
+            said.append(f"{len(damaged)} damaged episodes left out ({damaged[0]})")
+        if not rows:
+            raise RecordError(f"nothing to export: {'; '.join(said)}")
     return "; ".join(said)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dart_agent.episodes.episode_files import read_episode
+from dart_agent.episodes.episode_files import RecordError, read_episode
 
 
 def select_episodes(
@@ -23,14 +23,16 @@ def select_episodes(
         sources: such as "rollout", "evaluation", "oracle" or "human"; empty for all but "fork",
             whose episodes lack their beginnings.
         tasks: names or patterns such as "miniwob/*"; empty for all.
-
-    Raises:
-        RecordError: if an episode is damaged.
     """
     chosen: list[Path] = []
     left_out: Counter[str] = Counter()
+    damaged: list[RecordError] = []
     for path in episodes:
-        record = read_episode(path, steps=False)
+        try:
+            record = read_episode(path, steps=False)
+        except RecordError as error:
+            damaged.append(error)
+            continue
         if tasks and not any(fnmatch.fnmatchcase(record.task_id, pattern) for pattern in tasks):
             left_out["of other tasks"] += 1
         elif sources and record.source not in sources:
@@ -41,4 +43,6 @@ def select_episodes(
             left_out[f"with a score below {min_score:g} or none"] += 1
         else:
             chosen.append(path)
+    if damaged:
+        left_out[f"that are damaged ({damaged[0]})"] = len(damaged)
     return chosen, left_out

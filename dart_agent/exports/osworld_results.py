@@ -41,20 +41,30 @@ class Exported:
         episodes: episodes with a `result.txt`.
         lost: lost episodes, without one.
         left_out: episodes that were not written, because their directory held something already.
+        damaged: why others were not written.
     """
 
     root: Path
     episodes: int
     lost: int
     left_out: int = 0
+    damaged: tuple[str, ...] = ()
 
 
 def export_results(episodes: Iterable[Path], out: Path) -> str:
-    """The exporter "osworld"."""
+    """The exporter "osworld".
+
+    Raises:
+        RecordError: if not a single result was written.
+    """
     exported = export_osworld(episodes, out)
     said = f"{exported.episodes} results" + (f", {exported.lost} lost ones without result.txt" * (exported.lost > 0))
     if exported.left_out:
         said += f"; {exported.left_out} left out, whose directories exist already: choose another directory for them"
+    if exported.damaged:
+        said += f"; {len(exported.damaged)} damaged ones left out ({exported.damaged[0]})"
+    if not exported.episodes:
+        raise RecordError(f"{out}: {said}")
     return said
 
 
@@ -62,11 +72,12 @@ def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
     """Write recorded episodes in OSWorld's layout.
 
     Raises:
-        RecordError: if the export cannot be written, or an episode is damaged.
+        RecordError: if the export cannot be written.
     """
     first: dict[str, int] = {}
     made: set[Path] = set()
     there: list[tuple[Path, bool]] = []
+    damaged: list[str] = []
     left_out = 0
     found = [
         (outcome.task_id, outcome.seed, str(path), path)
@@ -74,7 +85,11 @@ def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
         for outcome in [read_episode(path, steps=False)]
     ]
     for _, _, _, path in sorted(found):
-        record = read_episode(path)
+        try:
+            record = read_episode(path)
+        except RecordError as error:
+            damaged.append(str(error))
+            continue
         first.setdefault(record.task_id, record.seed)
         member = 0
         while (place := example_path(record, first[record.task_id], member)) in made:
@@ -88,10 +103,13 @@ def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
             _write(record, path, directory)
         except OSError as error:
             raise RecordError(f"cannot write {directory} ({error}): check space, owner and rights") from error
+        except RecordError as error:
+            damaged.append(str(error))
+            continue
         there.append((directory, bool(record.lost_by)))
     written = sum((directory / "result.txt").is_file() for directory, _ in there)
     lost = sum(lost and directory.is_dir() for directory, lost in there)
-    return Exported(out, written, lost, left_out)
+    return Exported(out, written, lost, left_out, tuple(damaged))
 
 
 def example_path(record: Trajectory, first_seed: int, member: int = 0) -> Path:
@@ -152,7 +170,11 @@ def _write(record: Trajectory, source: Path, directory: Path) -> None:
     if partial.exists():
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
-    _fill(record, source, partial)
+    try:
+        _fill(record, source, partial)
+    except RecordError:
+        shutil.rmtree(partial)
+        raise
     partial.rename(directory)
 
 

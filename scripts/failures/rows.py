@@ -235,7 +235,7 @@ _TRAIN = (
     _module("prepare"),
     _data("report", writes="", makes="place/runs/mine/report", ends=(0, 1)),
     _module("rollout", links=(_CLUSTER,)),
-    Row("dart-train run", "{config} --dry-run", ("config",), writes="", links=(_RAY,), ends=(0,)),
+    Row("dart-train run", "{config} --dry-run", ("config",), writes="--json run.json", links=(_RAY,), ends=(0,)),
     Row("dart-train status", "{run}", ("run",), reads=True, links=(_RAY,)),
     Row("dart-train stop", "{run}", ("run",), reads=True, links=(_RAY,)),
     _module("warmup"),

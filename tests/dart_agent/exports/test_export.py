@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation
-from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory
+from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory, read_episode
 from dart_agent.episodes.play import make_step
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.exports.osworld_results import export_osworld, export_results
@@ -87,8 +87,29 @@ def test_members_of_a_group_have_paths_of_their_own(tmp_path):
     found = sorted(float(path.read_text()) for path in (tmp_path / "out").rglob("result.txt"))
     assert found == [0.0, 1.0, 1.0] and said.startswith("3 results, 1 lost")
     record(tmp_path / "other", "s/a", 7, 0.0)
-    assert "1 left out" in export_results([tmp_path / "other" / "trajectories" / "s+a.s7"], tmp_path / "out")
+    with pytest.raises(RecordError, match="0 results; 1 left out"):
+        export_results([tmp_path / "other" / "trajectories" / "s+a.s7"], tmp_path / "out")
     assert sorted(float(path.read_text()) for path in (tmp_path / "out").rglob("result.txt")) == found
+
+
+@pytest.mark.parametrize("kind", ["osworld", "chat", "chat-inline"])
+def test_what_is_damaged_is_left_out_and_said_and_nothing_at_all_is_an_error(tmp_path, kind):
+    cut, bare, _ = (record(tmp_path / "e", "s/a", seed) for seed in range(3))
+    (cut / "trajectory.msgpack").write_bytes((cut / "trajectory.msgpack").read_bytes()[:50])
+    shown = read_episode(bare).steps[0].screenshot
+    record(tmp_path / "lost", "s/b", 0, None)
+
+    def ends(source: Path, out: str) -> str:
+        done = CliRunner().invoke(agent_cli.app, ["export", str(source), str(tmp_path / out), "--as", kind])
+        return str(done.exception or done.output)
+
+    assert "1 episodes that are damaged (cannot read" in ends(tmp_path / "e", "whole")
+    lost = CliRunner().invoke(agent_cli.app, ["export", str(tmp_path / "lost"), str(tmp_path / "l"), "--as", kind])
+    assert isinstance(lost.exception, RecordError) and "lost" in str(lost.exception)
+    for image in (tmp_path / "e" / "images").rglob(f"{shown}*"):
+        image.unlink()
+    assert "which is missing" in ends(tmp_path / "e", "without"), "all three show it"
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.thorough
