@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import DesktopStateError, DesktopTimeoutError, StuckProgramError, TaskError
+from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError, StuckProgramError, TaskError
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, launch_step, site_steps, window_steps
 from dart_gym.tasks.setup.download_cache import DownloadCache
@@ -93,12 +93,13 @@ async def run_steps(
             if isinstance(error, OSError):
                 raise
             raise TaskError(f"{name}: {error}") from error
-        except DesktopTimeoutError as error:
-            if where.evaluating:
-                raise
-            raise TaskError(f"{name}: {error}") from error
         except StepError as error:
             raise TaskError(f"{name}: {error}") from error
+        except DesktopError as error:
+            if where.evaluating:
+                raise
+            kind_of_error = TaskError if isinstance(error, DesktopTimeoutError) else DesktopError
+            raise kind_of_error(f"{name}: {error}") from error
 
 
 __all__ = [

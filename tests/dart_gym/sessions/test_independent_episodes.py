@@ -52,6 +52,15 @@ async def test_a_desktop_whose_browser_got_a_command_is_not_used_again(action):
         assert session._slot._desktop is not desktop
 
 
+async def test_shortcuts_of_the_browser_do_not_lead_out_of_the_page():
+    """Its tasks, which hid the page from then on, and the window that deletes browsing data."""
+    async with Session() as session:
+        await session.reset("miniwob/click-tab", seed=3, max_steps=20)
+        for action in (Press(("shift", "esc")), Press(("ctrl", "shift", "delete")), KeyDown("shift"), Press(("esc",))):
+            assert (await session.step(action)).terminal is None, action
+        assert (await session.step(await session.oracle())).evaluation.score == 1.0
+
+
 async def test_a_desktop_that_ran_a_command_is_not_used_again():
     async with Session() as session:
         await session.reset("miniwob/enter-text", seed=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dart_gym.core.actions import Action, Done, Fail
+from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.factory import make_desktop
@@ -81,7 +82,7 @@ async def test_a_pair_scores_0_unsolved_and_1_solved(name, cache, monkeypatch, t
         solved = await stage.score(await stage.solve(), solved=True)
         assert solved.score == pytest.approx(1.0, abs=1e-9), solved
         assert time.monotonic() - started < pair.max_s
-    except Exception:
+    except (AssertionError, DartGymError, TimeoutError):
         (tmp_path / "screen.png").write_bytes(encode_png(await stage.desktop.screenshot()))
         raise
     finally:
