@@ -1,4 +1,4 @@
 """Typed actions -> pointer and keyboard events, as values.
 
-Who sends them: `xvfb.x_input` and `osworld_vm.remote_input`.
+`xvfb.x_hands` carries them out.
 """

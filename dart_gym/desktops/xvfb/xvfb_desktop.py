@@ -126,7 +126,7 @@ class XvfbDesktop:
         self._work = Work(
             sandbox.running_processes, ProcessorDemand(), any_thread_runs, set(sandbox.running_processes())
         )
-        self._input = XInput(connection, self._framebuffer.height, self._rest)
+        self._input = XInput(connection, self._framebuffer.height, self._rest, apart=self.spec.profile == "osworld")
         connection.paint_root(int.from_bytes(BACKGROUND, "big"))
         await self._until(connection.has_window_manager)
         await connection.window_manager_answers(_PROBE_PERIOD_S)

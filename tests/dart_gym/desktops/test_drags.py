@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.core.actions import Click, Drag, MouseDown, MouseUp, Move, Press
+from dart_gym.core.actions import Click, Drag, MouseDown, MouseUp, Move, Press, Type
 from dart_gym.desktops.applications.devtools import DevTools
 from dart_gym.desktops.base.desktop import SettlePolicy
 
@@ -87,3 +87,22 @@ async def test_rows_and_words_are_dropped_by_a_drag_and_by_its_parts(start_deskt
         return (await program.state())["text"] == " beta gammaalpha"
 
     await until(dropped, 10)
+
+
+async def test_a_press_of_the_next_action_makes_no_triple_click_of_a_double_click(start_desktop, until):
+    async def osworld(**fields):
+        return await start_desktop(profile="osworld", **fields)
+
+    program = Program("gtk_window.py")
+    await program.open(osworld, until)
+    await program.desktop.settle(SettlePolicy(quiet_ms=100, max_ms=5000))
+    place = (await program.state())["places"]["word"]
+    for action in (Click(*place, count=2), MouseDown(), MouseUp(), Type("Z")):
+        await program.desktop.perform(action)
+
+    async def typed():
+        return "Z" in (await program.state())["text"]
+
+    await until(typed, 10)
+    text = (await program.state())["text"]
+    assert text.replace("Z", "") == "alpha beta gamma", "a triple click selects the line, which the letter replaces"
