@@ -24,13 +24,14 @@ from dart_gym.utils.plugins import _INTEGRATIONS, Registry
 from dart_train.config.added_phases import ADDED_PHASES
 from dart_train.data.curation.drop_rules import RULES
 from dart_train.data.curation.fork_settings import FORK_RULES
+from dart_train.rollout.settings.rollout_config import SCHEDULERS
 from dart_train.trainer.losses.advantages import ADVANTAGES
 from dart_train.trainer.losses.surrogates import LOSSES
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
 KINDS: list[Registry] = [
     SUITES, DESKTOPS, PROVIDERS, CLIENT_PROTOCOLS, FORMATS, POLICIES, EXPORTERS, ENGINES, RULES, LOSSES, ADVANTAGES,
-    TRAINERS, PLANNERS, ADDED_PHASES, FORK_RULES,
+    TRAINERS, PLANNERS, ADDED_PHASES, FORK_RULES, SCHEDULERS,
 ]  # fmt: skip
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "guides" / "plugins.md").read_text()

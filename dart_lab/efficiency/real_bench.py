@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from dart_lab.modes.waiting_schedulers import Mode
 from dart_lab.reporting.report import Aim, Report
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
 from dart_train.core.train_errors import DartTrainError
 from dart_train.launch import pipeline
-from dart_train.rollout.settings.rollout_config import Mode
 from dart_train.run.run_directory import RunDirectory
 
 MODES = {"coupled": Mode.BATCH, "task_wise": Mode.TASK, "dart": Mode.ROLLOUT}

@@ -17,17 +17,18 @@ import itertools
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dart_lab.efficiency.engine_model import EngineModel
 from dart_lab.efficiency.events import Clock, Process, Signal
 from dart_lab.efficiency.workload import BROKEN, Episode, ModelTimes, Setting, draw
+from dart_lab.modes.group_batches import Batches
+from dart_lab.modes.waiting_schedulers import BatchWise, Mode, TaskWise
 from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, usable_share
 from dart_train.data.curation.rules import oldest_allowed
 from dart_train.rollout.play.gauges import BUSY_PHASES, PhaseClock
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
-from dart_train.rollout.schedule.group_batches import Batches
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
-from dart_train.rollout.settings.rollout_config import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Design:
     Attributes:
         mode: of the scheduler; batch-wise rollouts also wait for training and for all engines.
         rolling: engines take new weights a few at a time while the others go on; else all at once.
-        over_provision: of batches, as `rollout.over_provision`.
+        over_provision: of batches, as of `BatchWise`.
         batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what
             the trainer cannot keep up with expires (DART as published).
         warm: spare desktops that boot beside those that play, as a share of these.
@@ -140,18 +141,7 @@ class Simulation:
     def __init__(self, setting: Setting, design: Design) -> None:
         self.setting, self.design = setting, design
         self.clock = Clock()
-        batches = None
-        if design.coupled:
-            batches = Batches(setting.batch_groups, over_provision=design.over_provision, window=setting.max_staleness)
-        self.scheduler = Scheduler(
-            setting.task_entries(),
-            group_size=setting.group_size,
-            seed=setting.seed,
-            max_steps=setting.max_steps,
-            mode=design.mode,
-            groups_at_once=1,
-            batches=batches,
-        )
+        self.scheduler = self._scheduler()
         self.breakers = CircuitBreakers((entry.id for entry in setting.task_entries()), clock=lambda: self.clock.now)
         self.engines = [EngineModel(self.clock, setting.model) for _ in range(setting.engines)]
         self.phases = PhaseClock(setting.desktops, lambda: self.clock.now)
@@ -167,11 +157,28 @@ class Simulation:
         self._order = itertools.count()
         self._spares = self._spare_target = round(design.warm * setting.desktops)
 
+    def _scheduler(self) -> Scheduler:
+        setting, design = self.setting, self.design
+        settings: dict[str, Any] = {
+            "group_size": setting.group_size,
+            "seed": setting.seed,
+            "max_steps": setting.max_steps,
+            "groups_at_once": 1,
+        }
+        if design.coupled:
+            batches = Batches(setting.batch_groups, over_provision=design.over_provision, window=setting.max_staleness)
+            return BatchWise(setting.task_entries(), batches=batches, **settings)
+        kind = TaskWise if design.mode is Mode.TASK else Scheduler
+        return kind(setting.task_entries(), **settings)
+
     def run(self, hours: float, *, skip_hours: float) -> Outcome:
         """Simulate, leave out the beginning, and sum up the rest."""
         for worker in range(self.setting.desktops):
             self.clock.start(self._worker(worker))
-        self.clock.start(self._train_batches(self.scheduler.batches) if self.scheduler.batches else self._train())
+        if isinstance(self.scheduler, BatchWise):
+            self.clock.start(self._train_batches(self.scheduler.batches))
+        else:
+            self.clock.start(self._train())
         if not self.design.coupled:
             self.clock.start(self._keep_updated())
         self.clock.run(3600 * skip_hours)

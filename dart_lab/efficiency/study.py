@@ -16,7 +16,7 @@ from statistics import fmean
 from dart_gym.utils.processes import follow_parent
 from dart_lab.efficiency.simulation import COUPLED, DART, TASK_WISE, Design, Outcome, Simulation
 from dart_lab.efficiency.workload import Setting
-from dart_train.rollout.settings.rollout_config import Mode
+from dart_lab.modes.waiting_schedulers import Mode
 
 MODES = {"coupled": COUPLED, "task-wise": TASK_WISE, "DART": DART}
 

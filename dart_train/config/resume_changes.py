@@ -38,7 +38,7 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     ),
     "machine": ("resources.*", "cluster.*"),
     "rollouts": (
-        "rollout.workers", "rollout.over_provision", "rollout.groups_at_once", "rollout.stay_groups",
+        "rollout.workers", "rollout.groups_at_once", "rollout.stay_groups",
         "rollout.max_attempts", "rollout.engine.*", "rollout.sync.*", "rollout.*_interval_s", "rollout.*_limit_s",
         "rollout.breaker_*", "rollout.*_timeout_s", "rollout.*_grace_s", "rollout.max_unrecorded*",
         "rollout.metrics_listen",

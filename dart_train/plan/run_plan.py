@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dart_train.config.run_config import RunConfig
 from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.placement.placement import OUR_TRAINER, Demand, demand, too_few
-from dart_train.rollout.settings.rollout_config import Mode
+from dart_train.rollout.settings.rollout_config import SCHEDULERS
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
@@ -324,7 +324,7 @@ def _changes(
     """Return what would make a run fit, or faster."""
     rollout = config.rollout
     idle = idle_workers(rollout.workers, rollout.group_size, config.data.curation)
-    found = [idle] if idle and rollout.mode is not Mode.BATCH else []
+    found = [idle] if idle and not SCHEDULERS.get(rollout.mode).waits_for_batches else []
     if room is not None and memory.peak > room:
         found.append(remedies(memory.causes, setting))
     requests = engine.requests

@@ -35,7 +35,7 @@ from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollouts import FORK, GroupOver, Limits, Rollout
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
-from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
+from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 _log = logging.getLogger(__name__)
 FOR_A_PERSON = (ConfigurationError, MissingDependencyError, UnknownTaskError)
@@ -196,7 +196,7 @@ class Workers:
         else:
             self._lost(rollout)
         self._forks.ended(rollout.assignment, trajectory)
-        if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.mode is not Mode.ROLLOUT:
+        if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.waits:
             self._work.set()  # others wait for what this one was the last of
         return trajectory.trainable
 

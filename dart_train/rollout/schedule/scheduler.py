@@ -1,8 +1,7 @@
 """Deals out rollouts to the workers.
 
-Rollout-wise, as DART does: a free worker gets the next one, nobody waits for a batch or a task. For comparison, and
-where a trainer must stay on-policy, there are two ways that wait: task-wise, where the workers that play a group are a
-team and take a new group when the last member has ended, and batch-wise, where new groups come with a new batch.
+Rollout-wise, as DART does: a free worker gets the next one, nobody waits for a batch or a task. Packages may add
+subclasses that wait, which `rollout.mode` names; the laboratory has two for comparison.
 
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
 
@@ -23,8 +22,6 @@ Invariants:
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
     - A fork (`fork`) is a group of a task that was played before, and is opened in place of the task's next group: by
       the same admission, shares and budget. One that does not fit the budget waits until another one ends.
-    - Task-wise, a worker plays members of one group until that group has ended. Batch-wise, the groups that are open or
-      ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
 """
 
 from __future__ import annotations
@@ -32,13 +29,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
+from dart_train.core.availability import Availability
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.recording import Recording
 from dart_train.rollout.forks.fork import Fork
-from dart_train.rollout.schedule.group_batches import Batches
-from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
+from dart_train.rollout.settings.rollout_config import TaskEntry
 
 SEED_RANGE = (1 << 31) - FIRST_TRAINING_SEED
 
@@ -66,7 +66,9 @@ class Assignment:
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class Group:
+    """One group of rollouts."""
+
     key: str
     task: _Task
     seed: int
@@ -89,12 +91,31 @@ class _Task:
     dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
     share: float = 1.0  # factor on the weight, from now on
     admitted: bool = True  # whether a group of it may be opened
-    groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
-    forks: deque[_Group] = field(default_factory=deque)  # to be opened before its next group
+    groups: deque[Group] = field(default_factory=deque)  # those with something to deal, oldest first
+    forks: deque[Group] = field(default_factory=deque)  # to be opened before its next group
 
     @property
     def served(self) -> float:
         return self.dealt_groups / self.entry.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a scheduler's helpers may look at.
+
+    Attributes:
+        data: of the run.
+        pending: number of rollouts that have ended and are not recorded yet.
+        served: versions that the usable engines serve.
+        wake: has waiting workers ask the scheduler again.
+        availability: of the database.
+    """
+
+    data: Recording
+    pending: Callable[[], int]
+    served: Callable[[], Iterable[int]]
+    wake: Callable[[], None]
+    availability: Availability
 
 
 class Scheduler:
@@ -105,12 +126,15 @@ class Scheduler:
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
         stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
         groups_at_once: no group is opened while this many have members to deal. 1 has groups complete soonest; None,
-            for any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before
-            the next.
+            for any number, lets each worker stay on a task of its own.
 
-    Raises:
-        ValueError: batch-wise without batches, or batches where nothing waits for them.
+    Attributes:
+        waits: whether a worker may wait for the end of another's rollout.
+        waits_for_batches: whether workers wait for the training of a batch, and are idle meanwhile.
     """
+
+    waits: ClassVar[bool] = False
+    waits_for_batches: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -124,14 +148,8 @@ class Scheduler:
         max_steps: int | None = None,
         stay_groups: float = 2.0,
         max_attempts: int = 5,
-        mode: Mode = Mode.ROLLOUT,
         groups_at_once: int | None = None,
-        batches: Batches | None = None,
     ) -> None:
-        if (mode is Mode.BATCH) != (batches is not None):
-            raise ValueError(f"{mode} rollouts {'need' if mode is Mode.BATCH else 'know no'} batches")
-        self.mode = mode
-        self.batches = batches
         self.group_size = group_size
         self.budget = budget
         self.completed = completed
@@ -143,16 +161,35 @@ class Scheduler:
             entry.id: _Task(entry, order, size=group_size, max_steps=entry.max_steps or max_steps)
             for order, entry in enumerate(tasks)
         }
-        self._groups: dict[str, _Group] = {}
+        self.groups: dict[str, Group] = {}
         self._unfinished = 0  # members of all open groups
         self._to_deal = 0  # groups with members to deal
         self._worker_task: dict[int, _Task] = {}
-        self._worker_group: dict[int, _Group] = {}  # task-wise: the group that a worker is bound to
         self._origin = f"{seed}/{completed}"
         self._life = life
         self._slack = stay_groups * group_size
         self._max_attempts = max_attempts
-        self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
+        self._at_once = groups_at_once or math.inf
+
+    @classmethod
+    def for_run(cls, curation: CurationConfig, tasks: Sequence[TaskEntry], **settings: Any) -> Self:
+        """Return the scheduler of a run, whose data is curated in this way."""
+        return cls(tasks, **settings)
+
+    @property
+    def may_open(self) -> bool:
+        """Return whether another group may be opened, as far as the scheduler itself knows."""
+        return True
+
+    def helpers(self, around: Surroundings) -> list[Coroutine[Any, Any, None]]:
+        """Return what the service has to run beside the workers."""
+        return []
+
+    def group_opened(self, key: str) -> None:
+        """Take note of a group that was opened."""
+
+    def group_ended(self, key: str) -> None:
+        """Take note of a group that has ended."""
 
     def next(self, worker: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
         """Return what the worker plays next, or None when there is nothing to do for it now.
@@ -161,12 +198,9 @@ class Scheduler:
         nothing is dealt now, and their groups do not count among `groups_at_once`: a task that is held back while one
         rollout of it is tried must not keep other workers from groups of other tasks.
         """
-        bound_to = self._worker_group.get(worker)
-        if bound_to is not None and bound_to.unfinished:
-            return self._deal(bound_to) if bound_to.to_deal and bound_to.task.entry.id not in held else None
         if not admitted and not self._to_deal:
             return None
-        admitted = admitted and (self.batches is None or self.batches.may_open)
+        admitted = admitted and self.may_open
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
         if held:
             open_to = [task for task in open_to if task.entry.id not in held]
@@ -179,10 +213,7 @@ class Scheduler:
         if not task.groups:
             self._open(task)
         self._worker_task[worker] = task
-        group = task.groups[0]
-        if self.mode is Mode.TASK:
-            self._worker_group[worker] = group
-        return self._deal(group)
+        return self.deal(task.groups[0])
 
     def plan(
         self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0, admitted: bool = True
@@ -198,19 +229,19 @@ class Scheduler:
         """Open a group of continuations of a rollout that was played, as soon as another group of its task may be."""
         task = self._tasks[parent.task_id]
         members = deque((n, 0) for n in range(size))
-        task.forks.append(_Group(key, task, parent.seed, size, parent.max_steps, members, size, fork=fork))
+        task.forks.append(Group(key, task, parent.seed, size, parent.max_steps, members, size, fork=fork))
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""
         self.running -= 1
         self.completed += 1
-        self._finish_member(self._groups[assignment.group_key])
+        self._finish_member(self.groups[assignment.group_key])
 
     def lose(self, assignment: Assignment) -> bool:
         """The rollout broke off; whether it is dealt again: not after `max_attempts`, or when its group is over."""
         self.running -= 1
         self.lost += 1
-        group = self._groups[assignment.group_key]
+        group = self.groups[assignment.group_key]
         if group.over or assignment.attempt + 1 >= self._max_attempts:
             self._give_up_member(group)
             return False
@@ -229,7 +260,7 @@ class Scheduler:
         """Give up what is to be played of groups that take no more members; how many. `is_over` breaks off the rest."""
         dropped = 0
         for key in keys:
-            group = self._groups.get(key)
+            group = self.groups.get(key)
             if group is not None:
                 group.over = True
                 dropped += self._give_up_undealt(group)
@@ -237,13 +268,13 @@ class Scheduler:
 
     def is_over(self, key: str) -> bool:
         """Return whether a group takes no more members."""
-        group = self._groups.get(key)
+        group = self.groups.get(key)
         return group is None or group.over
 
     @property
     def open_keys(self) -> list[str]:
         """Keys of the open groups."""
-        return list(self._groups)
+        return list(self.groups)
 
     def rejoin(self, task_id: str) -> None:
         """A task was left out for a while: it goes on beside the others, and does not catch up what it missed."""
@@ -254,7 +285,7 @@ class Scheduler:
     @property
     def open_groups(self) -> int:
         """Groups with members that are running or not dealt yet."""
-        return len(self._groups)
+        return len(self.groups)
 
     def backlog(self, held: Collection[str] = ()) -> tuple[int, int]:
         """Return the open groups and their unfinished members that can come to an end now.
@@ -263,7 +294,7 @@ class Scheduler:
         same time would leave no room for the others.
         """
         waiting = [group for task in self._held_back(held) for group in task.groups]
-        return len(self._groups) - len(waiting), self._unfinished - sum(len(group.to_deal) for group in waiting)
+        return len(self.groups) - len(waiting), self._unfinished - sum(len(group.to_deal) for group in waiting)
 
     def _held_back(self, held: Collection[str]) -> list[_Task]:
         return [task for name in held if (task := self._tasks.get(name)) is not None]
@@ -271,7 +302,7 @@ class Scheduler:
     @property
     def exhausted(self) -> bool:
         """Return whether the budget allows no further group and all opened ones have ended."""
-        return not self._groups and not any(self._fits(task) for task in self._tasks.values())
+        return not self.groups and not any(self._fits(task) for task in self._tasks.values())
 
     @property
     def unfinished(self) -> int:
@@ -302,20 +333,20 @@ class Scheduler:
         seed = FIRST_TRAINING_SEED + int.from_bytes(digest) % SEED_RANGE
         key = f"{task.entry.id}@{seed}#{self._life}.{task.opened}"
         members = deque((n, 0) for n in range(task.size))
-        group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
+        group = Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
         self._add(group)
 
-    def _add(self, group: _Group) -> None:
+    def _add(self, group: Group) -> None:
         self.opened += 1
         group.task.groups.append(group)
         self._to_deal += 1
-        self._groups[group.key] = group
+        self.groups[group.key] = group
         self._unfinished += group.size
-        if self.batches is not None:
-            self.batches.opened(group.key)
+        self.group_opened(group.key)
 
-    def _deal(self, group: _Group) -> Assignment:
+    def deal(self, group: Group) -> Assignment:
+        """Deal the next member of a group, which has one."""
         task = group.task
         n, attempt = group.to_deal.popleft()
         if not group.to_deal:
@@ -338,7 +369,7 @@ class Scheduler:
             fork=group.fork,
         )
 
-    def _give_up_undealt(self, group: _Group) -> int:
+    def _give_up_undealt(self, group: Group) -> int:
         if not group.to_deal:
             return 0
         group.task.groups.remove(group)
@@ -349,14 +380,13 @@ class Scheduler:
             self._give_up_member(group)
         return count
 
-    def _give_up_member(self, group: _Group) -> None:
+    def _give_up_member(self, group: Group) -> None:
         self.given_up += 1
         self._finish_member(group)
 
-    def _finish_member(self, group: _Group) -> None:
+    def _finish_member(self, group: Group) -> None:
         group.unfinished -= 1
         self._unfinished -= 1
         if group.unfinished == 0:
-            del self._groups[group.key]
-            if self.batches is not None:
-                self.batches.ended(group.key)
+            del self.groups[group.key]
+            self.group_ended(group.key)

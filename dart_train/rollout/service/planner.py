@@ -11,7 +11,7 @@ from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
-from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
+from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 SOURCE = "planner"
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Planner:
             DataError: if the database was away for too long.
         """
         idle = idle_workers(self._config.workers, self._config.group_size, self._data.config)
-        if idle and self._config.mode is not Mode.BATCH:
+        if idle and not self._scheduler.waits_for_batches:
             _log.info("%s", idle)
         while True:
             pause = self._interval

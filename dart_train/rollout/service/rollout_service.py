@@ -37,11 +37,10 @@ from dart_train.rollout.play.gauges import Gauges, engine_figures
 from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollout_workers import Workers
-from dart_train.rollout.schedule.scheduler import Scheduler
-from dart_train.rollout.service.batch_gate import BatchGate, make_batches
+from dart_train.rollout.schedule.scheduler import Scheduler, Surroundings
 from dart_train.rollout.service.planner import Planner
 from dart_train.rollout.service.serving_record import ServingRecord
-from dart_train.rollout.settings.rollout_config import EnginePlaces, RolloutConfig
+from dart_train.rollout.settings.rollout_config import SCHEDULERS, EnginePlaces, RolloutConfig
 
 _log = logging.getLogger(__name__)
 RECONNECT_S = 10.0
@@ -209,18 +208,21 @@ class RolloutService:
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
         """Return what goes on beside the workers."""
         planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
-        helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines(), self._serving.run()]
-        if self.scheduler.batches is not None:
-            gate = BatchGate(
-                self.scheduler.batches,
-                self.data,
-                pending=lambda: self._recorder.pending,
-                served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
-                on_closed=self._workers.wake,
-                availability=self.dependencies.database,
-            )
-            helpers.append(gate.run())
-        return helpers
+        around = Surroundings(
+            self.data,
+            pending=lambda: self._recorder.pending,
+            served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
+            wake=self._workers.wake,
+            availability=self.dependencies.database,
+        )
+        return [
+            self._sync.run(),
+            planner.run(),
+            self._keep_metrics(),
+            self._look_at_engines(),
+            self._serving.run(),
+            *self.scheduler.helpers(around),
+        ]
 
     # --- tasks of the event loop --------------------------------------------------------------------------------
 
@@ -326,7 +328,8 @@ class RolloutService:
 def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
     """The scheduler of a new life of a run."""
     records = data.read(statistics.task_stats, data.config.success_window)
-    return Scheduler(
+    return SCHEDULERS.get(config.mode).for_run(
+        data.config,
         config.tasks,
         group_size=config.group_size,
         seed=config.seed,
@@ -336,7 +339,5 @@ def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
         max_steps=config.max_steps,
         stay_groups=config.stay_groups,
         max_attempts=config.max_attempts,
-        mode=config.mode,
         groups_at_once=config.groups_at_once,
-        batches=make_batches(config, data),
     )

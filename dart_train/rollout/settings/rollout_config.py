@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dart_agent.engines.base.engine_kind import EngineKind, Transfer
 from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
 from dart_gym.core.section import Section
+from dart_gym.utils.plugins import Registry, has
 from dart_train.core.tolerances import HALF
 
-
-class Mode(StrEnum):
-    """What a free desktop waits for."""
-
-    ROLLOUT = "rollout-wise"
-    """For nothing: an episode that ended is replaced at once."""
-    TASK = "task-wise"
-    """For the other members of the group that it played."""
-    BATCH = "batch-wise"
-    """For all groups of the batch, their training, and the new weights in all engines."""
+SCHEDULERS: Registry[Any] = Registry(
+    "rollout mode",
+    "dart_gui.rollout_modes",
+    {"rollout-wise": "dart_train.rollout.schedule.scheduler:Scheduler"},
+    (has("next", "complete", "lose", "helpers", "for_run"),),
+)
+"""What a free desktop waits for, by the values of `rollout.mode`: subclasses of `Scheduler`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +209,10 @@ class RolloutConfig(Section):
     budget_minutes: float | None = Field(
         None, gt=0, description="Minutes of rolling out after which the service ends; null for no end."
     )
-    mode: Mode = Field(
-        Mode.ROLLOUT,
-        description="What a free desktop waits for: nothing (rollout-wise, as DART does), its group (task-wise), or "
-        "batch, training and weights (batch-wise).",
-    )
-    over_provision: float = Field(
-        1.0,
-        ge=1.0,
-        le=2.0,
-        description="Batch-wise only: groups that are opened for a batch, as a multiple of those that complete it. "
-        "What is left over goes on and is in the next batch.",
+    mode: str = Field(
+        "rollout-wise",
+        description="What a free desktop waits for: nothing (rollout-wise, as DART does), or what an installed package "
+        "adds. A checkout has task-wise, batch-wise and batch-wise-1.5, for comparison.",
     )
     pacing: Literal["settle", "osworld", "step-pause"] = Field(
         "settle",
@@ -302,14 +292,15 @@ class RolloutConfig(Section):
         """Seconds that one decision may take."""
         return self.turn_limit_s or self.engine.unavailable_timeout_s + self.engine.request_timeout_s
 
-    @model_validator(mode="after")
-    def _surplus_has_a_batch(self) -> RolloutConfig:
-        if self.over_provision > 1.0 and self.mode is not Mode.BATCH:
-            raise ValueError(
-                f"over_provision {self.over_provision} needs mode batch-wise, but it is {self.mode}: remove it; how "
-                f"far rollouts run ahead of the trainer is data.curation.batches_ahead there"
-            )
-        return self
+    @field_validator("mode")
+    @classmethod
+    def _mode_can_be_used(cls, name: str) -> str:
+        if name not in SCHEDULERS.built_in:
+            try:
+                SCHEDULERS.get(name)
+            except (PluginError, UnknownNameError) as error:
+                raise ValueError(str(error)) from error
+        return name
 
     @model_validator(mode="after")
     def _transfer_has_a_server(self) -> RolloutConfig:

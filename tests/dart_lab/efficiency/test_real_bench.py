@@ -10,10 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from dart_lab.efficiency import real_bench
+from dart_lab.modes.waiting_schedulers import Mode
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import dump_config, load_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.rollout.settings.rollout_config import Mode
 from dart_train.run.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[3]

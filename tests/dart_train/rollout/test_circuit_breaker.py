@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_lab.modes.group_batches import Batches
+from dart_lab.modes.waiting_schedulers import BatchWise, TaskWise
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
-from dart_train.rollout.schedule.group_batches import Batches
 from dart_train.rollout.schedule.scheduler import Scheduler
-from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
+from dart_train.rollout.settings.rollout_config import TaskEntry
 
 
 class Clock:
@@ -74,8 +75,8 @@ def test_all_are_held_only_where_none_can_be_played(clock):
     assert not tasks.all_held
 
 
-def scheduler(**settings) -> Scheduler:
-    return Scheduler([TaskEntry(id="a"), TaskEntry(id="b")], group_size=4, stay_groups=0.0, **settings)
+def scheduler(kind: type[Scheduler] = Scheduler, **settings) -> Scheduler:
+    return kind([TaskEntry(id="a"), TaskEntry(id="b")], group_size=4, stay_groups=0.0, **settings)
 
 
 def test_nothing_of_a_held_task_is_dealt_and_nobody_waits_for_it():
@@ -106,7 +107,7 @@ def test_a_task_that_comes_back_does_not_catch_up():
 
 
 def test_task_wise_slots_leave_a_group_whose_task_is_held():
-    dealer = scheduler(mode=Mode.TASK)
+    dealer = scheduler(TaskWise)
     first = dealer.next(0)
     assert dealer.next(0, held={first.task_id}) is None  # bound to its group
     dealer.lose(first)
@@ -135,11 +136,11 @@ def test_counts_stay_right_whatever_is_held(events):
         assert dealer.completed + dealer.unfinished <= 40
 
 
-@pytest.mark.parametrize("mode", [Mode.ROLLOUT, Mode.TASK, Mode.BATCH])
-def test_a_task_that_is_tried_keeps_nobody_from_the_groups_of_others(mode):
+@pytest.mark.parametrize("kind", [Scheduler, TaskWise, BatchWise])
+def test_a_task_that_is_tried_keeps_nobody_from_the_groups_of_others(kind):
     """One rollout decides about it and takes as long as it takes; the rest of its group is not dealt meanwhile."""
-    batches = Batches(8) if mode is Mode.BATCH else None
-    dealer = scheduler(mode=mode, groups_at_once=1, batches=batches)
+    batches = {"batches": Batches(8)} if kind is BatchWise else {}
+    dealer = scheduler(kind, groups_at_once=1, **batches)
     tried = dealer.next(0)
     others = [dealer.next(worker, held={tried.task_id}) for worker in range(1, 9)]
     assert None not in others and {one.task_id for one in others} == {"ab".replace(tried.task_id, "")}

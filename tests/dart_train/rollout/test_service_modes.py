@@ -13,11 +13,12 @@ from echo_engine import EchoEngine
 
 from dart_agent.engines.remote.engine_server import EngineServer
 from dart_gym.core.errors import ConfigurationError
+from dart_lab.modes.waiting_schedulers import Mode
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service.rollout_service import RolloutService
-from dart_train.rollout.settings.rollout_config import EngineConfig, Mode, RolloutConfig
+from dart_train.rollout.settings.rollout_config import EngineConfig, RolloutConfig
 
 BATCH_GROUPS, GROUP_SIZE, BATCHES = 2, 2, 4
 CLICK = "Action: click(start_box='(42,56)')"
@@ -49,7 +50,7 @@ def open_data(tmp_path: Path) -> Iterator[Callable[..., DataManager]]:
         manager.close()
 
 
-def config_of(urls: tuple[str, ...], mode: Mode, **settings) -> RolloutConfig:
+def config_of(urls: tuple[str, ...], mode: str, **settings) -> RolloutConfig:
     return RolloutConfig(
         tasks=("fake/click-button", "fake/two-steps"),
         workers=4,
@@ -118,7 +119,7 @@ async def test_an_over_provisioned_batch_goes_on_into_the_next(
     cluster_url, echo_urls, open_data, make_policy, weights_dir
 ):
     data = open_data(max_staleness=1)
-    config = config_of(echo_urls, Mode.BATCH, over_provision=1.5)
+    config = config_of(echo_urls, "batch-wise-1.5")
     service = RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
     trained = await run(service, data, weights_dir, lambda: None)
     for number, batch in enumerate(trained):
@@ -129,7 +130,7 @@ async def test_an_over_provisioned_batch_goes_on_into_the_next(
 
 
 def test_a_surplus_that_could_not_be_carried_over_is_a_configuration_error(echo_urls, open_data, make_policy):
-    config = config_of(echo_urls, Mode.BATCH, over_provision=1.5)
+    config = config_of(echo_urls, "batch-wise-1.5")
     with pytest.raises(ConfigurationError, match="max_staleness: over_provision above 1"):
         RolloutService(
             config, open_data(max_staleness=0), url="ws://localhost:1", weights=Weights("", 0),

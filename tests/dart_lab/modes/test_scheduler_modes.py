@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dart_train.rollout.schedule.group_batches import Batches, trained_and_served
+from dart_lab.modes.group_batches import Batches, trained_and_served
+from dart_lab.modes.waiting_schedulers import BatchWise, Mode, TaskWise
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
-from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig, TaskEntry
+from dart_train.rollout.settings.rollout_config import SCHEDULERS, RolloutConfig, TaskEntry
 
 TASKS = [TaskEntry(id=f"fake/t{i}") for i in range(4)]
 MODES = list(Mode)
@@ -20,8 +21,16 @@ traces = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9)), max_size=300)
 
 
 def make(mode: Mode, *, group_size: int = 4, target: int = 2, over: float = 1.0, window: int | None = None, **more):
-    batches = Batches(target, over_provision=over, window=window) if mode is Mode.BATCH else None
-    return Scheduler(TASKS, group_size=group_size, mode=mode, batches=batches, **more)
+    if mode is Mode.BATCH:
+        batches = Batches(target, over_provision=over, window=window)
+        return BatchWise(TASKS, group_size=group_size, batches=batches, **more)
+    return (TaskWise if mode is Mode.TASK else Scheduler)(TASKS, group_size=group_size, **more)
+
+
+def close_complete(scheduler: Scheduler) -> None:
+    """What a trainer does: a complete batch is trained on."""
+    if isinstance(scheduler, BatchWise) and scheduler.batches.complete:
+        scheduler.batches.close()
 
 
 def fill(scheduler: Scheduler, workers: int, running: dict[int, Assignment]) -> None:
@@ -39,8 +48,7 @@ def drive(scheduler: Scheduler, trace: list[tuple[int, int]], workers: int) -> l
         worker = event % workers
         if (ended := running.pop(worker, None)) is not None:
             scheduler.lose(ended) if outcome == 9 else scheduler.complete(ended)
-        if scheduler.batches is not None and scheduler.batches.complete:
-            scheduler.batches.close()
+        close_complete(scheduler)
         if (new := scheduler.next(worker)) is not None:
             running[worker] = new
             dealt.append((worker, new))
@@ -66,8 +74,7 @@ def test_whatever_happens_the_rest_of_a_budget_can_be_played(mode, trace, worker
         fill(scheduler, workers, running)
         if (ended := running.pop(event % workers, None)) is not None:
             scheduler.lose(ended) if outcome == 9 else scheduler.complete(ended)
-        if scheduler.batches is not None and scheduler.batches.complete:
-            scheduler.batches.close()
+        close_complete(scheduler)
     assert scheduler.exhausted and not running
     assert scheduler.completed + scheduler.given_up > 40 - group_size
 
@@ -106,7 +113,6 @@ def test_task_wise_a_lost_member_goes_to_its_own_team():
 
 def test_batch_wise_everybody_waits_for_the_last_of_the_batch_and_for_the_trainer():
     scheduler, running = make(Mode.BATCH), {}
-    assert scheduler.batches is not None
     fill(scheduler, 12, running)
     assert len(running) == 8  # two groups of four; four workers have nothing
     for worker in list(running):
@@ -121,7 +127,6 @@ def test_batch_wise_everybody_waits_for_the_last_of_the_batch_and_for_the_traine
 
 def test_over_provisioning_stops_counting_at_the_target_and_credits_the_rest_to_the_next_batch():
     scheduler, running = make(Mode.BATCH, group_size=1, target=4, over=1.5), {}
-    assert scheduler.batches is not None
     fill(scheduler, 9, running)
     assert len(running) == 6
     slow = [0, 1]
@@ -198,16 +203,11 @@ def test_batches_refuse_numbers_that_make_no_sense(target, over, window):
         Batches(target, over_provision=over, window=window)
 
 
-def test_batch_wise_needs_batches_and_the_others_know_none():
-    with pytest.raises(ValueError, match="batch-wise rollouts need batches"):
-        Scheduler(TASKS, mode=Mode.BATCH)
-    with pytest.raises(ValueError, match="task-wise rollouts know no batches"):
-        Scheduler(TASKS, mode=Mode.TASK, batches=Batches(2))
-
-
-def test_over_provision_without_batches_is_refused_by_the_configuration():
-    with pytest.raises(ValidationError, match="over_provision 1.5 needs mode batch-wise, but it is rollout-wise"):
-        RolloutConfig(tasks=("fake/a",), over_provision=1.5)
+def test_the_modes_of_the_laboratory_are_named_in_a_configuration():
+    for name, kind in (("task-wise", TaskWise), ("batch-wise", BatchWise), ("rollout-wise", Scheduler)):
+        assert SCHEDULERS.get(RolloutConfig(tasks=("fake/a",), mode=name).mode) is kind
+    with pytest.raises(ValidationError, match="unknown rollout mode 'batchwise'; did you mean 'batch-wise'"):
+        RolloutConfig(tasks=("fake/a",), mode="batchwise")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Ways to deal out rollouts that wait: task-wise and batch-wise, which DART is compared with."""
