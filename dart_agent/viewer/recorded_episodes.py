@@ -41,7 +41,7 @@ FIRST_S, MORE_S = 0.25, 1.0
 """For how long files are read for a page's first list, and for the ones after it."""
 RUN = "run.json"
 """The file that each directory of a run has."""
-_KINDS = {"evaluation": "evaluation", "rollout": "rollout"}
+_KINDS = {"evaluation": "evaluation", "rollout": "rollout", "fork": "rollout"}
 """What an episode was played for, by its source; all other sources demonstrate."""
 _EPISODE = (
     "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",

@@ -101,3 +101,19 @@ def collector(
     from dart_lab.agent.collector_bench import measure
 
     finish(measure(names or [], steps, pairs, out), json)
+
+
+@app.command()
+def replay(
+    suites: Annotated[list[str] | None, typer.Argument(help="Suites; all bundled ones without.")] = None,
+    json: JsonOption = None,
+    tasks: Annotated[int, typer.Option(min=1, help="At most so many tasks of each suite.")] = 1000,
+    steps: Annotated[int, typer.Option(min=2, help="At most so many actions of an episode.")] = 6,
+) -> None:
+    """How often a replayed episode shows the recorded screens, where it could be forked (minutes)."""
+    import asyncio
+
+    from dart_gym.tasks.catalog.registry import SUITES
+    from dart_lab.agent.replay_bench import measure
+
+    finish(asyncio.run(measure(suites or sorted(SUITES.built_in), tasks, steps, progress)), json)

@@ -88,6 +88,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     throughput = data.read(statistics.throughput, *span, workers=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
+    forks = data.read(statistics.forks)
     figures: dict[str, float | int | str | None] = {
         **_success(config, evaluations),
         "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
@@ -108,6 +109,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "weight_updates": max((checkpoint.version for checkpoint in data.checkpoints()), default=0),
         "seed": config.seed,
         "lives": state.values["lives"],
+        **_fork_figures(forks),
     }
     return ReportData(
         name=config.name,
@@ -122,7 +124,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        notes=[*notes(config, evaluations), *alarm_notes(run), *change_notes(run)],
+        notes=[*notes(config, evaluations), *fork_notes(forks), *alarm_notes(run), *change_notes(run)],
         config_yaml=run.config.read_text(),
     )
 
@@ -309,6 +311,27 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
         busy += np.clip(overlap, 0.0, None)
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
+
+
+def _fork_figures(forks: statistics.ForkCounts) -> dict[str, int]:
+    """Return the numbers of a run with forks; nothing for one without."""
+    if not forks.begun:
+        return {}
+    given_up = sum(forks.given_up.values())
+    return {"forks": forks.begun, "forks_given_up": given_up, "fork_rollouts": forks.rollouts}
+
+
+def fork_notes(forks: statistics.ForkCounts) -> list[str]:
+    """Return what the report says of forks, tasks whose forks were given up by name."""
+    if not forks.begun:
+        return []
+    said = (
+        f"Forks: {forks.begun} episodes were played on from one of their steps, with {forks.rollouts} scored "
+        "continuations, which count as rollouts; their replayed actions are among the actions."
+    )
+    tasks = ", ".join(f"{task} ({count})" for task, count in forks.given_up.items())
+    gone = sum(forks.given_up.values())
+    return [f"{said} {gone} of them were given up, since a replay came out differently: {tasks}." if gone else said]
 
 
 def change_notes(run: RunDirectory) -> list[str]:

@@ -1,7 +1,7 @@
 """What a run is doing, as queries: success, lengths, staleness, utilisation, and where every trajectory stands."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -90,6 +90,39 @@ def scored_forks(connection: sa.Connection, run_id: str) -> int:
     mine = (_meta.run_id == run_id) & (_meta.source == FORK_SOURCE) & _meta.reward.is_not(None)
     query = sa.select(sa.func.count()).where(mine, _meta.reason != Reason.UNTRAINABLE.value)
     return int(connection.execute(query).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class ForkCounts:
+    """What became of a run's forks.
+
+    Attributes:
+        begun: forks of which at least one replay has ended.
+        given_up: of these, by task, those of which a replay came out differently.
+        rollouts: continuations with a score.
+    """
+
+    begun: int = 0
+    given_up: Mapping[str, int] = field(default_factory=dict)
+    rollouts: int = 0
+
+
+def forks(connection: sa.Connection, run_id: str) -> ForkCounts:
+    """Return how many forks there were, and how many of each task were given up."""
+    query = (
+        sa.select(_group.task_id, _group.reason, sa.func.count(sa.distinct(_group.id)))
+        .join_from(rollout_meta, rollout_group, _group.id == _meta.group_id)
+        .where(_meta.run_id == run_id, _meta.source == FORK_SOURCE)
+        .group_by(_group.task_id, _group.reason)
+        .order_by(_group.task_id)
+    )
+    begun = 0
+    given_up = {}
+    for task_id, reason, count in connection.execute(query):
+        begun += count
+        if reason == Reason.FORK_DIFFERS:
+            given_up[task_id] = count
+    return ForkCounts(begun, given_up, scored_forks(connection, run_id))
 
 
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:

@@ -20,9 +20,10 @@ import pytest
 import sqlalchemy as sa
 from data_builders import CONTEXT, make_step, make_trajectory, open_manager, picture, publish, record_group
 
+from dart_gym.core.outcomes import TerminalState
 from dart_train.data import DataManager, RolloutState, image_hash
 from dart_train.data.groups import checkpoint_rows, lease_rows
-from dart_train.data.insight import serving
+from dart_train.data.insight import serving, statistics
 from dart_train.data.store import prepared_statements
 from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
@@ -82,6 +83,20 @@ def _train(data: DataManager, name: str) -> None:
         leased.commit(1)
 
 
+def _continuation(name: str, number: int, **fields: Any) -> Any:
+    place = {"source": "fork", "forked_from": "parent", "fork_step": 2}
+    return make_trajectory(f"{name}-{number}", name, **place, **fields)
+
+
+def _lost_continuation(name: str) -> Any:
+    gone = {"terminal": TerminalState.INTERRUPTED, "lost_by": "fork", "steps": (), "reward": None}
+    return _continuation(name, 1, **gone)
+
+
+def _give_up(data: DataManager, name: str) -> None:
+    data.record(_lost_continuation(name), expected=3)
+
+
 def _publish(data: DataManager, name: str) -> None:
     version = data.read(checkpoint_rows.next_version)
     path = data.files.root.parent / "checkpoints" / f"v{version}"
@@ -96,7 +111,7 @@ def _expire(data: DataManager, name: str) -> None:
 
 
 ACTIONS: dict[str, Callable[[DataManager, str], None]] = {
-    "record": _record, "train": _train, "publish": _publish, "expire": _expire,
+    "record": _record, "train": _train, "publish": _publish, "expire": _expire, "give_up": _give_up,
 }  # fmt: skip
 
 
@@ -142,6 +157,24 @@ def test_recording(tmp_path):
         assert {path.name for path in (data.files.root / "trajectories").iterdir()} == {
             trajectory.trajectory_id for trajectory in data.trajectories()
         }
+
+
+def test_giving_up_a_fork(tmp_path):
+    """Its group is open with the member that was recorded, or it is rejected with it: never one of both."""
+    with open_manager(tmp_path) as data:
+        for boundary in range(1, MOST_BOUNDARIES):
+            name = f"g{boundary}+0"
+            assert data.record(_continuation(name, 0, reward=0.0), expected=3) is RolloutState.RECORDED
+            killed = _killed(tmp_path, "give_up", name, boundary)
+            dropped = data.census().dropped.get("fork_differs", 0)
+            assert dropped in (2 * boundary - 2, 2 * boundary) and (killed or dropped == 2 * boundary)
+            assert data.closed_groups([name]) == ([name] if dropped == 2 * boundary else [])
+            assert data.record(_lost_continuation(name), expected=3) is RolloutState.REJECTED
+            assert data.census().dropped == {"fork_differs": 2 * boundary} and data.ready() == (0, 0)
+            assert data.read(statistics.forks).given_up == {"fake/button": boundary}
+            if not killed:
+                break
+        assert boundary > 5
 
 
 def test_training(tmp_path):

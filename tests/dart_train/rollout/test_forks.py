@@ -18,6 +18,7 @@ from dart_train.data.curation.fork_settings import ForkConfig, forked_steps
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
+from dart_train.report.gather import fork_notes
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.forks.fork import can_fork
 from dart_train.rollout.play.group_forks import GroupForks
@@ -197,6 +198,7 @@ async def test_a_service_forks_failed_groups_within_its_budget_and_goes_on_count
         assert child.steps[0].prompt_ids == parent.steps[child.fork_step].prompt_ids
         assert child.steps[0].image_hashes == parent.steps[child.fork_step].image_hashes
     assert data.ready()[0] == len({one.group_key for one in (*whole.values(), *forked)})
+    assert data.read(statistics.forks) == statistics.ForkCounts(len({one.group_key for one in forked}), {}, len(forked))
     played = data.read(statistics.throughput, 0.0, 1e12)
     assert played.trajectories == 20 and played.actions == 120  # replayed ones included
     leased = data.lease(100, "trainer", at_least=1)
@@ -216,6 +218,11 @@ async def test_forks_that_come_out_differently_are_given_up_counted_and_named(so
     assert forked_data.census().dropped[Reason.FORK_DIFFERS] == len(lost)
     assert forked_data.read(statistics.scored_forks) == 0
     assert "in forks whose replay came out differently" in forked_data.diagnose() or forked_data.ready()[0]
+    counts = forked_data.read(statistics.forks)
+    assert counts.given_up == service.forks.given_up and counts.begun == sum(counts.given_up.values())
+    (said,) = fork_notes(counts)
+    assert said.endswith(f"a replay came out differently: forked_play:Forked/changing ({counts.begun}).")
+    assert fork_notes(statistics.ForkCounts()) == []
     declared = await service_plays("forked_play:Forked/declared", forked_data, sockets, make_policy, 16)
     assert declared.forks.made == 0
 

@@ -11,11 +11,13 @@ from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajec
 from dart_agent.formats import get_format
 from dart_agent.policies.vlm_policy import VLMPolicy
 from dart_agent.prompting.conversation import ConversationConfig
+from dart_agent.viewer.recorded_episodes import _row
 from dart_gym.core.actions import Click
 from dart_gym.core.errors import TaskError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.sessions.session import Session
 from dart_gym.tasks.catalog.registry import task_from_dict
+from dart_lab.agent.replay_bench import measure
 from dart_train.rollout.forks.fork import Fork, can_fork, fork_at
 from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
@@ -123,7 +125,18 @@ async def test_a_record_says_where_it_was_forked_and_others_are_the_bytes_that_t
     plain = replace(parent, steps=())
     assert b"fork" not in pack_trajectory(plain).replace(b"forked_play", b"")
     forked = replace(plain, forked_from="a.s1.0.abc", fork_step=3, deterministic=False)
+    assert _row(forked)["kind"] == "rollout"  # on the page of recorded episodes
     assert unpack_trajectory(pack_trajectory(forked)) == forked and unpack_trajectory(pack_trajectory(plain)) == plain
+
+
+async def test_replay_fidelity_is_measured_on_tasks_that_repeat_and_on_those_that_do_not():
+    said: list[str] = []
+    report = await measure(["fake", "forked_play:Forked"], 1000, 4, said.append)
+    keys = report.keys
+    assert keys["fake.match_0"] == 1.0 and keys["fake.places"] >= 2
+    assert 0.0 < keys["forked_play:Forked.match_0.002"] < 1.0 == len(report.notes)
+    assert report.notes[0].startswith("forked_play:Forked/changing: ") and len(said) == 5
+    assert keys["all.places"] == keys["fake.places"] + keys["forked_play:Forked.places"]
 
 
 def test_screens_differ_by_the_share_of_their_pixels_beside_the_pointer():

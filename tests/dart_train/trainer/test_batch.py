@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from dataclasses import replace
@@ -9,6 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
@@ -90,6 +93,22 @@ def test_age_is_that_of_rollouts(make_group, collator, make_config):
         collator, make_config(), version=9,
     )  # fmt: skip
     assert (batch.metrics["staleness/mean"], batch.newest_version) == (2.0, 7)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 4)), min_size=2, max_size=5))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_forks_advantages_are_of_the_steps_behind_it_alone(make_group, collator, make_config, episodes):
+    """DART's formula in plain Python, over what was played behind the fork; and as young as its own oldest step."""
+    group = make_group(*episodes, version=3, source="fork")
+    batch = build([group], collator, make_config(), version=5)
+    (part,) = batch.parts
+    every = [reward for reward, steps in episodes for _ in range(steps)]
+    mean = sum(every) / len(every)
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in every) / (len(every) - 1))
+    expected = [(one - mean) / (deviation + 1e-6) for one in every] if len(set(every)) > 1 else [0.0] * len(every)
+    assert [sample.advantage for sample in part.samples] == pytest.approx(expected, abs=1e-9)
+    assert all(sample.stale for sample in part.samples) and batch.metrics["staleness/mean"] == 2.0
+    assert batch.metrics["batch/samples"] == sum(steps for _, steps in episodes)
 
 
 def test_shuffling_permutes_rewards_of_the_whole_lease(make_group, collator, make_config):

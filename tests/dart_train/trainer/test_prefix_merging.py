@@ -298,3 +298,34 @@ def test_chains_share_a_row_however_much_they_add(trajectory):
     assert row.length == sum(each.length for each in apart) - 3 * len(samples[0].prompt_ids)
     starts = [trajectory(1, number=number)[0] for number in range(4)]
     assert [len(row.chains) for row in rows(starts, 1 << 20)] == [4]
+
+
+@pytest.mark.parametrize("window", [SLIDING, BLOCK], ids=["sliding", "block"])
+def test_continuations_of_a_fork_are_trained_on_as_their_whole_episodes_would_be_behind_it(
+    model, tokens, vision, screen_files, collators, window
+):
+    """Against whole episodes in rows of their own, whose steps before the fork have a weight of 0."""
+    texts = ["Action: wait()", "Action: click(start_box='(12,34)')", "Thought: go on\nAction: finished()"]
+    fork, ends = 3, (1, 2, 4)
+    names = list(screen_files)
+    whole: list[Sample] = []
+    behind: list[Sample] = []
+    for number, more in enumerate(ends):
+        hashes = [*names[: fork + 1], *names[fork + 1 + number : fork + number + more]]
+        places = [place if place < fork else place + number for place in range(fork + more)]
+        responses = [tokens.response(texts[place % 3]) for place in places]
+        pads = [vision.num_tokens(screen_files[name]) for name in hashes]
+        steps = record_steps(tokens, "Click on the tab", hashes, pads, responses, window)
+        for place, step in enumerate(steps):
+            sample = Sample.from_step(step, advantage=(-1.0) ** number * (1 + place), trajectory=number)
+            sample = replace(sample, logprobs=(-6.5,) * len(step.response_ids), weight=float(place >= fork))
+            whole.append(sample)
+            behind += [sample] * (place >= fork)
+    separate = collators(share_prompts=False, merge_prefixes=False).micro_batches(whole, 1 << 20)
+    expected = evaluate(model, separate, behind, tokens.suppressed_ids)
+    shared = collators().micro_batches(behind, 1 << 20)
+    found = evaluate(model, shared, behind, tokens.suppressed_ids)
+    order = [place for place, sample in enumerate(whole) if sample.weight]
+    assert_same(found, (expected[0], expected[1], {new: expected[2][old] for new, old in enumerate(order)}))
+    first = len({sample.prompt_ids for sample in behind if len(sample.prompt_ids) == len(behind[0].prompt_ids)})
+    assert first == 1 and sum(row.length for row in rows(behind, 1 << 20)) < sum(one.length for one in behind)
