@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from dart_gym.commands.added_commands import mount_added
-from dart_gym.commands.json_output import write_json
+from dart_gym.commands.json_output import placed, write_json
 from dart_gym.commands.program import Program, add_common_options
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
@@ -61,9 +61,7 @@ def run(
     show: Annotated[bool, typer.Option("--show", help="with --dry-run: print the whole configuration")] = False,
     json_file: Annotated[
         Path | None,
-        typer.Option(
-            "--json", metavar="FILE", help="with --dry-run: write the configuration and problems to this file"
-        ),
+        typer.Option("--json", metavar="FILE", callback=placed, help="with --dry-run: configuration and problems"),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
     start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,

@@ -46,7 +46,6 @@ WITHOUT_TABLE = {
     "dart-train init": ONE_LINE,
     "dart-train logs": "prints a file",
     "dart-train report": "writes report.json",
-    "dart-train run": "writes report.json",
     "dart-train status": "prints lines; `data status` has the numbers",
     "dart-train stop": ONE_LINE,
     **{
@@ -104,4 +103,13 @@ def test_the_coverage(tmp_path):
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     result = CliRunner().invoke(agent_app, ["presets", "list", "--json", str(tmp_path / "none" / "x.json")])
     assert isinstance(result.exception, ConfigurationError)
-    assert str(result.exception) == f"cannot write {tmp_path / 'none' / 'x.json'}: No such file or directory"
+    assert str(result.exception).startswith(f"cannot write {tmp_path / 'none' / 'x.json'}: there is no directory")
+
+
+def test_where_the_file_is_to_be_is_looked_at_before_the_work(tmp_path):
+    """An evaluation of hours must not find out at its end."""
+    for place in (tmp_path / "nowhere" / "x.json", tmp_path):
+        words = ["eval", "fake/two-steps", "--policy", "oracle", "--out", str(tmp_path / "out"), "--json", str(place)]
+        done = CliRunner().invoke(agent_app, words)
+        assert isinstance(done.exception, ConfigurationError) and "cannot write" in str(done.exception)
+    assert not (tmp_path / "out").exists()
