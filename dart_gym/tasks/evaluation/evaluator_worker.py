@@ -45,11 +45,16 @@ from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.keeper.held_up import held_up_by
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
+from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.tasks.evaluation.blame import ended_by_the_machine, ended_for_memory
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
+from dart_gym.utils.processes import processor_seconds
 
 TIMEOUT_S = 90.0
+ENOUGH_S = 20.0
+"""Seconds of a processor, of which an evaluation takes a few: one that has had so many is held up by what it reads."""
+
 MEMORY_BYTES = 3 << 30
 FILE_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 30
@@ -280,8 +285,7 @@ class EvaluatorWorker:
                 line = await self._process.stdout.readline()
         except TimeoutError:
             message = f"the evaluation took longer than {self._timeout:g} s (in {what}) and was ended"
-            busy = not await asyncio.to_thread(held_up_by, {self._process.pid, *self._keeper()})
-            raise self._failure(message, machine=busy) from None
+            raise self._failure(message, machine=await asyncio.to_thread(self._wanted_time)) from None
         except ValueError as error:
             raise self._failure(f"the evaluator answered too much in {what}") from error
         if not line:
@@ -291,6 +295,13 @@ class EvaluatorWorker:
         except ValueError as error:
             raise self._failure(f"the evaluator answered no JSON in {what}: {line[:200]!r}") from error
         return reply
+
+    def _wanted_time(self) -> bool:
+        """Return whether it is the machine that had no time for the evaluator, or for the desktop that it asks."""
+        assert self._process is not None  # only called with one
+        if processor_seconds({self._process.pid, *descendants(self._process.pid)}) >= ENOUGH_S:
+            return False
+        return not held_up_by({self._process.pid, *self._keeper()})
 
     def _keeper(self) -> set[int]:
         pid = getattr(self._desktop, "keeper_pid", None)

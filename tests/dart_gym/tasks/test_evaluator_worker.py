@@ -171,6 +171,14 @@ async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
     assert busy is (evaluation.status is EvaluationStatus.EVALUATION_ERROR)
 
 
+async def test_what_keeps_a_processor_busy_is_no_failure_of_a_busy_machine(desktop, monkeypatch):
+    """Else a document that is read for ever would have each failed episode left out, where many desktops run."""
+    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots: False)
+    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 0.5)
+    evaluation = await score_program(desktop, "while True: pass", timeout=12.0)
+    assert "took longer" in evaluation.detail and is_worth_0(evaluation), evaluation
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
