@@ -25,11 +25,13 @@ from dart_train.core.train_errors import DartTrainError, OutOfMemory, TrainingEr
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
-from dart_train.trainer.batches.mini_batch import MiniBatch, by_place, filling
 from dart_train.trainer.batches.optimizer_batch import (
     BatchSettings,
+    MiniBatch,
     OptimizerBatch,
     build_batch,
+    by_place,
+    filling,
     nothing_to_train,
 )
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead

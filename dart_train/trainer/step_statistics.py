@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dart_train.trainer.batches.collator import MicroBatch
-from dart_train.trainer.batches.mini_batch import Dropped
+from dart_train.trainer.batches.optimizer_batch import Dropped
 from dart_train.trainer.losses import Objective, Scored, effective_sample_share
 from dart_train.trainer.losses.ratios import LOG_RATIO_LIMIT
 

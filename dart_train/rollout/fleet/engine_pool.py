@@ -20,10 +20,9 @@ from pathlib import Path
 from dart_agent.engines.base.engine import EngineBusy, EngineError, Generation, Prompt, Sampling
 from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_gym.utils.backoff import backoff
-from dart_train.rollout.fleet.replica import EngineNodes, Replica, ReplicaSpec, Weights
+from dart_train.rollout.fleet.replica import EngineNodes, Locks, Replica, ReplicaSpec, UpdateLocks, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
 from dart_train.rollout.fleet.request_routing import Verdict, judge, route
-from dart_train.rollout.fleet.update_locks import Locks, UpdateLocks
 from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlaces, SyncConfig
 
 _log = logging.getLogger(__name__)

@@ -1,30 +1,41 @@
 """One engine replica: a process that is started here, or an engine that runs elsewhere, and what is known about it.
 
+One rollout service at a time updates a replica that several of them use. Within a process `EnginePool` sees to that;
+between processes it is a lock (`UpdateLocks`) in the data manager's database, by the replica's address.
+
 Invariants:
     - A process that was started here dies with this process, `kill -9` included, and leaves no socket behind; when it
       is ended, so is every process that it started.
     - `state` says whether requests may be sent: READY and UPDATING take them, the others do not.
     - `verified` is the version that it is known to serve, by its own word after it was started or updated. A replica
       that then says another one was changed behind our back: that is an error, and not its new version.
+    - A replica that this process started is nobody else's: it needs no lock, and works on without a database.
+    - The holder of a lock renews it all the time. One that is dead, or hung for longer than its lease, gives way; where
+      it wakes up again, its update fails.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import time
+import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from dart_agent.engines.base.engine import EngineError, EngineInfo, EngineMismatch, ModelEngine
+from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineInfo, EngineMismatch, ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
 from dart_gym.utils.backoff import Pauses
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.child_process import ChildProcess, Process
+from dart_train.core.train_errors import DataError
+from dart_train.data.store.database_locks import LONGEST_NAME
 from dart_train.rollout.fleet.concurrency import Concurrency, adapt
 from dart_train.rollout.fleet.weight_files import Weights as Weights
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
@@ -34,6 +45,33 @@ SLOWEST_LOOK_S = 0.5
 TERMINATE_S = 3.0
 UNKNOWN = -1
 """Version of weights of which nobody knows what they are: those of a vLLM server that nobody has updated yet."""
+RENEWALS = 3  # of a lock within a lease
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Wakeup:
+    """Lets coroutines wait until something changed; each then looks for itself. For one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def wake(self) -> None:
+        """Let all that wait look again."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, deadline: float) -> None:
+        """Return at the next `wake`, or at the deadline (of `time.monotonic`)."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await future
+        except TimeoutError:
+            return
+        finally:
+            self._waiting.discard(future)
 
 
 class ReplicaState(StrEnum):
@@ -319,3 +357,98 @@ def _remove_socket(url: str) -> None:
     scheme, _, path = url.partition("://")
     if scheme == "ws+unix":
         Path(path).unlink(missing_ok=True)
+
+
+class Locks(Protocol):
+    """Where locks are kept: `DatabaseLocks`. Its methods may block, and raise `DataError`."""
+
+    def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
+        """Take a lock, or hold it for longer; returns who has it now."""
+
+    def give_back_lock(self, name: str, holder: str) -> None:
+        """Let it go."""
+
+
+class UpdateLocks:
+    """The locks of one service that shares its replicas (or not: None); silent for `lease_s` it gives way."""
+
+    def __init__(self, locks: Locks | None, lease_s: float) -> None:
+        self._locks, self._lease = locks, lease_s
+        self._holder = uuid.uuid4().hex
+
+    @contextlib.asynccontextmanager
+    async def held(self, replica: Replica, wait_s: float = 0.0) -> AsyncIterator[None]:
+        """Hold the lock in the block, so that no other process updates the replica.
+
+        Raises:
+            EngineBusy: if the block was not begun.
+            EngineError: if the lock was lost.
+        """
+        if self._locks is None or replica.spec.owned:
+            yield
+            return
+        name = _name(replica.url)
+        await self._take(name, wait_s)
+        lost, over = "", asyncio.Event()
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                async def renew() -> None:
+                    nonlocal lost
+                    lost = await self._renew(name, over)
+                    if lost:
+                        limit.reschedule(asyncio.get_running_loop().time())
+
+                renewing = asyncio.create_task(renew(), name=f"lock {replica.name}")
+                try:
+                    yield
+                finally:
+                    over.set()  # a renewal under way is waited for: it must not take again what is given back
+                    await renewing
+        except TimeoutError:
+            if not lost:
+                raise
+            raise EngineError(
+                f"{replica.name}: the lock on its updates was lost to {lost}; rollout.sync.lease_s is {self._lease:g} s"
+            ) from None
+        finally:
+            if not lost:
+                with contextlib.suppress(DataError):  # it is over after its lease in any case
+                    await asyncio.to_thread(self._locks.give_back_lock, name, self._holder)
+
+    async def _take(self, name: str, wait_s: float) -> None:
+        pauses = Pauses(time.monotonic() + wait_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        while True:
+            try:
+                holder = await self._ask(name)
+            except DataError as error:
+                busy = EngineBusy(f"the lock on its updates cannot be taken: {error}")
+            else:
+                if holder == self._holder:
+                    return
+                busy = EngineBusy(f"the rollout service {holder} updates it")
+            await pauses.wait(busy)
+
+    async def _renew(self, name: str, over: asyncio.Event) -> str:
+        """Hold the lock until it is over; return who took it, "" for nobody."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._lease / RENEWALS):
+                    await over.wait()
+            if over.is_set():
+                return ""
+            try:
+                holder = await self._ask(name)
+            except DataError:
+                continue  # nobody else can take it either, and we look again soon
+            if holder != self._holder:
+                return holder
+
+    async def _ask(self, name: str) -> str:
+        assert self._locks is not None
+        return await asyncio.to_thread(self._locks.take_lock, name, self._holder, self._lease)
+
+
+def _name(url: str) -> str:
+    name = f"update {url}"
+    return name if len(name) <= LONGEST_NAME else f"update {hashlib.sha256(url.encode()).hexdigest()}"

@@ -35,9 +35,7 @@ from dart_gym.utils.backoff import backoff
 from dart_train.core.fingerprint import check_fingerprint
 from dart_train.core.train_errors import CheckpointError
 from dart_train.rollout.fleet.concurrency import patience, shrink
-from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
-from dart_train.rollout.fleet.update_locks import UpdateLocks
-from dart_train.rollout.fleet.wakeup import Wakeup
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, UpdateLocks, Wakeup, Weights
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
 _log = logging.getLogger(__name__)

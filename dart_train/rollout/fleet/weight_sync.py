@@ -27,8 +27,7 @@ from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.rollout.fleet.engine_pool import EnginePool
-from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
-from dart_train.rollout.fleet.wakeup import Wakeup
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, Wakeup, Weights
 from dart_train.rollout.fleet.weight_files import why_unfit, why_unusable
 
 _log = logging.getLogger(__name__)

@@ -1,35 +1,316 @@
 """From leased groups to optimizer batches: rewards become advantages, steps become micro-batches.
 
+In this order: trajectories of a lease as members of their groups (`Member`), what one optimizer step trains on
+(`MiniBatch`), and everything that the steps on one lease train on (`OptimizerBatch`).
+
 What cannot be trained on is left out by a named rule and counted ("dropped/<rule>" in the metrics): empty responses,
 invalid log-probabilities, tokens that are never sampled, images that are not the prompt's, steps longer than the
 model's context. Nothing left is an error. A group of one, and one without variance, have advantages of 0 and are
 counted; a step without recorded log-probabilities has a correction weight of 1 and is counted.
+
+What is known of a sample (log-probabilities before the first update, the tokens that count) is kept by its place in
+`samples`, so that it stays where it is when the micro-batches are cut anew.
+
+Invariants:
+    - Cutting micro-batches anew, or leaving out steps that a selection dropped, changes no result: normalisers are
+      those of all samples that the step was made of.
+    - Every rank has the same number of micro-batches, at least one.
 """
 
 import logging
 import random
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.data_states import POLICY_SOURCES
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems
-from dart_train.trainer.batches.members import (
-    BatchSettings,
-    GroupLike,
-    adjust_rewards,
-    masked,
-    member_of,
-    metrics_of,
-    samples_of,
-)
-from dart_train.trainer.batches.mini_batch import MiniBatch, filling, rank_samples, shares
+from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems, equal_counts
 from dart_train.trainer.losses import EntropySelection, Normalizer, high_entropy_steps, high_entropy_tokens
+from dart_train.trainer.losses.advantages import (
+    Advantage,
+    GroupRewards,
+    StepAdvantage,
+    shortest_path_rewards,
+    trajectory_weights,
+)
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)
+LIMITS = (TerminalState.STEP_LIMIT, TerminalState.TIME_LIMIT)
+
+
+class GroupLike(Protocol):
+    """What a group must have: `dart_train.data.Group` does."""
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The rollouts that are compared with one another."""
+
+    @property
+    def injected(self) -> frozenset[str]:
+        """Ids of those that come from the experience pool."""
+
+    def version(self, trajectory: Trajectory) -> int | None:
+        """The version that the staleness of a member counts from; None for one of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """How leased groups become a batch.
+
+    Attributes:
+        balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
+        max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
+        pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
+            "one" for all of them.
+        shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
+        unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
+    """
+
+    advantage: Advantage = StepAdvantage()
+    balance_trajectories: bool = False
+    shuffle_rewards: bool = False
+    max_completion_length: int = 500
+    pool_weights: Literal["recorded", "one"] = "recorded"
+    shortest_path: float = 0.0
+    mask_step_limit: bool = False
+    unreadable_advantage: float | None = None
+    mini_batches: int = 1
+    max_samples: int | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """A trajectory, its version (None from the pool), its reward, and the trainable steps, each with its sample."""
+
+    trajectory: Trajectory
+    version: int | None
+    reward: float
+    steps: tuple[Step, ...]
+    samples: tuple[Sample, ...]
+
+
+def member_of(
+    trajectory: Trajectory, group: GroupLike, collator: Collator, settings: BatchSettings, problems: list[Problem]
+) -> Member:
+    """Return what of a trajectory can be trained on; the problems of its other steps are appended."""
+    whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
+    usable: list[tuple[Step, Sample]] = []
+    for step in trajectory.steps:
+        sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
+        if problem := collator.problem(sample):
+            problems.append(problem)
+        else:
+            usable.append((step, sample))
+    steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
+    return Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples)
+
+
+def adjust_rewards(group: Sequence[Member], settings: BatchSettings) -> None:
+    """Let a group's successes count less where they took longer than the shortest of them."""
+    if settings.shortest_path and group:
+        rewards = np.array([member.reward for member in group], np.float64)
+        steps = [len(member.trajectory.steps) for member in group]
+        for member, reward in zip(group, shortest_path_rewards(rewards, steps, settings.shortest_path), strict=True):
+            member.reward = float(reward)
+
+
+def masked(member: Member, settings: BatchSettings) -> bool:
+    """Return whether a trajectory is left out of the loss. Its reward stays in its group's baseline (DAPO, TRL)."""
+    return settings.mask_step_limit and member.trajectory.terminal in LIMITS
+
+
+def samples_of(
+    members: Sequence[Sequence[Member]], settings: BatchSettings, version: int, collator: Collator
+) -> list[Sample]:
+    """All samples of a batch with their advantages and weights, those that are masked too."""
+    flat = [member for group in members for member in group]
+    everything: dict[str, Any] = {
+        "batch_rewards": np.array([member.reward for member in flat], np.float64),
+        "batch_lengths": np.array([len(member.samples) for member in flat], np.int64),
+        "load_screen": collator.load_screen,
+    }
+    weights = iter(trajectory_weights([len(member.samples) for member in flat]))
+    found: list[Sample] = []
+    number = 0
+    for place, group in enumerate(members):
+        rewards = GroupRewards(
+            np.array([member.reward for member in group], np.float64),
+            np.array([len(member.samples) for member in group], np.int64),
+            tuple(member.steps for member in group),
+            **everything,
+        )
+        for member, advantage in zip(group, settings.advantage(rewards), strict=True):
+            weight = float(next(weights)) if settings.balance_trajectories else 1.0
+            each = np.broadcast_to(advantage, len(member.samples))
+            if (bound := settings.unreadable_advantage) is not None:
+                unread = [step.terminal == TerminalState.PARSE_ERROR for step in member.steps]
+                each = np.where(unread, np.minimum(each, bound), each)
+            found += [
+                replace(
+                    sample,
+                    advantage=float(own),
+                    group=place,
+                    trajectory=number,
+                    weight=weight,
+                    stale=member.trajectory.source in POLICY_SOURCES and sample.version < version,
+                )
+                for sample, own in zip(member.samples, each, strict=True)
+            ]
+            number += 1
+    return found
+
+
+def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Numbers about the data, by log name."""
+    flat = [member for group in members for member in group]
+    rewards = [[member.reward for member in group] for group in members]
+    spreads = [float(np.std(own, ddof=1)) if len(own) > 1 else 0.0 for own in rewards]
+    ages = [version - item.version for item in flat if item.version is not None] or [0]
+    lengths = [len(sample.response_ids) for sample in samples]
+    return {
+        "reward": float(np.mean([member.reward for member in flat])),
+        "reward_std": float(np.mean(spreads)),
+        "frac_reward_zero_std": float(np.mean([spread == 0 for spread in spreads])),
+        "staleness/mean": float(np.mean(ages)),
+        "staleness/max": float(max(ages)),
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "batch/groups": float(len(members)),
+        "batch/groups_of_one": float(sum(len(own) == 1 for own in rewards)),
+        "batch/trajectories": float(len(flat)),
+        "batch/samples": float(len(samples)),
+        "batch/at_step_limit": float(sum(member.trajectory.terminal in LIMITS for member in flat)),
+        "batch/unreadable": sum(member.trajectory.terminal is TerminalState.PARSE_ERROR for member in flat) / len(flat),
+        "batch/behaviour_unknown": float(sum(not sample.logprobs for sample in samples)),
+    }
+
+
+def _reward(trajectory: Trajectory) -> float:
+    if trajectory.score is None:
+        raise TrainingError(
+            f"trajectory {trajectory.trajectory_id} has no reward (it ended in {trajectory.terminal}) and must not be "
+            "leased: an error is never a reward of 0"
+        )
+    return trajectory.score
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Steps that were left out of a mini-batch by their entropy: they are reported, and not run."""
+
+    steps: int = 0
+    tokens: int = 0
+    entropy: float = 0.0
+
+
+@dataclass(slots=True)
+class MiniBatch:
+    """What one optimizer step trains on.
+
+    Attributes:
+        old_logprobs: (T,) log pi_old of each sample's response, by its place; {} before it is known.
+        kept: by place, () or (T,) boolean: the steps or tokens that a selection by entropy keeps; {} without one.
+    """
+
+    samples: list[Sample]
+    normalizer: Normalizer
+    micro_batches: list[MicroBatch] = field(default_factory=list, repr=False)
+    max_tokens: int = 0
+    old_logprobs: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    dropped: Dropped = field(default_factory=Dropped)
+
+    @property
+    def counted(self) -> list[int]:
+        """Places of the samples that are reinforced and not there to fill up."""
+        return [place for place, sample in enumerate(self.samples) if sample.weight and not sample.supervised]
+
+    def split(self, collator: Collator, max_tokens: int, ranks: Ranks) -> None:
+        """Cut the samples into micro-batches. Called by all ranks."""
+        found = collator.micro_batches(self.samples, max_tokens, checked=True)
+        self.micro_batches = equal_counts(found, max(ranks.gather(len(found))))
+        self.max_tokens = max_tokens
+
+    def leave_out(self, places: Sequence[int], entropies: Sequence[float]) -> None:
+        """Take samples out that a selection dropped; `split` afterwards. Normalisers stay: their loss is 0."""
+        gone = set(places)
+        for place, entropy in zip(places, entropies, strict=True):
+            count = len(self.samples[place].response_ids)
+            self.dropped.steps += 1
+            self.dropped.tokens += count
+            self.dropped.entropy += entropy * count
+        self._take_out(gone, filling(self.samples))
+
+    def leave_out_longer(self, length: int, filler: Sample) -> int:
+        """Take out samples of more tokens than the memory holds, `split` afterwards; return how many.
+
+        Normalisers stay. Where nothing is left, `filler` runs and counts nothing.
+        """
+        gone = {place for place, sample in enumerate(self.samples) if sample.length > length}
+        counted = sum(bool(self.samples[place].weight) for place in gone)
+        self._take_out(gone, filler)
+        return counted
+
+    def _take_out(self, gone: Set[int], filler: Sample) -> None:
+        left = [place for place in range(len(self.samples)) if place not in gone]
+        self.old_logprobs = {new: self.old_logprobs[old] for new, old in enumerate(left) if old in self.old_logprobs}
+        if self.kept:
+            whole = torch.zeros((len(filler.response_ids),), dtype=torch.bool)
+            nothing = whole if next(iter(self.kept.values())).ndim else whole.any()
+            self.kept = {new: self.kept[old] for new, old in enumerate(left) if old in self.kept} or {0: nothing}
+        self.samples = [self.samples[place] for place in left] or [filler]
+
+    def rows_of(self, micro: MicroBatch, values: dict[int, Tensor]) -> Tensor:
+        """(S, T) or (S,) what is known of a micro-batch's samples, 0 or False beyond their responses."""
+        own = [values[place] for place in micro.sample_index.tolist()]
+        if not own[0].ndim:
+            return torch.stack(own)
+        return torch.stack([torch.nn.functional.pad(row, (0, micro.mask.shape[1] - len(row))) for row in own])
+
+
+def by_place(micro: MicroBatch, values: Tensor) -> dict[int, Tensor]:
+    """(S, T) values of a micro-batch's tokens as (T,) of each response, by the samples' places."""
+    lengths = micro.mask.sum(-1).tolist()
+    places = micro.sample_index.tolist()
+    return {place: row[:length] for place, row, length in zip(places, values, lengths, strict=True)}
+
+
+def filling(samples: Sequence[Sample]) -> Sample:
+    """A sample that takes part in every forward pass and counts nothing: a copy of the shortest."""
+    return replace(min(samples, key=lambda sample: sample.length), weight=0.0)
+
+
+def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
+    """The samples of one rank: whole trajectories (their steps may share a row), the longest to who has least.
+
+    Every rank comes to the same division. A rank for which nothing is left takes a copy of the shortest sample with a
+    weight of 0: it runs the model as the others do, and nothing of it counts.
+    """
+    if ranks.count == 1:
+        return list(samples)
+    own = shares(samples, ranks.count, lambda sample: sample.length)[ranks.rank]
+    return own or [filling(samples)]
+
+
+def shares(samples: Sequence[Sample], count: int, size_of: Callable[[Sample], int]) -> list[list[Sample]]:
+    """Split samples into parts of about equal size, of whole trajectories, in their order; a part may be empty."""
+    work: dict[int, int] = {}
+    for sample in samples:
+        work[sample.trajectory] = work.get(sample.trajectory, 0) + size_of(sample)
+    loads, owner = [0] * count, {}
+    for trajectory in sorted(work, key=lambda name: (-work[name], name)):
+        least = loads.index(min(loads))
+        loads[least] += work[trajectory]
+        owner[trajectory] = least
+    return [[sample for sample in samples if owner[sample.trajectory] == part] for part in range(count)]
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from dart_agent.engines.kinds.transformers_server import TransformersServer
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import DatabaseBusyError
-from dart_train.rollout.fleet.replica import Replica, ReplicaSpec
-from dart_train.rollout.fleet.update_locks import UpdateLocks
+from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, UpdateLocks
 
 USER = str(Path(__file__).with_name("fleet_user.py"))
 THEIRS = Replica(ReplicaSpec(0, TransformersServer(), "ws+unix:///shared.sock"))

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
-from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.fleet.replica import ReplicaState, UpdateLocks, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
-from dart_train.rollout.fleet.update_locks import UpdateLocks
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dart_train.core.train_errors import OutOfMemory, TrainingError
-from dart_train.trainer.batches.mini_batch import MiniBatch
+from dart_train.trainer.batches.optimizer_batch import MiniBatch
 from dart_train.trainer.memory.rank_memory import NCCL_BYTES, usable_bytes
 from dart_train.trainer.memory.remembered_limits import FILE, RememberedLimits
 from dart_train.trainer.step_runner import SHORTER, StepRunner
