@@ -13,6 +13,7 @@ Invariants:
 
 import ast
 import functools
+import gc
 import http.server
 import importlib
 import importlib.abc
@@ -171,6 +172,7 @@ class Worker:
             state = self.states[-1]  # the original goes on with the state of the check before
         self.states.append(state)
         others = [self.left(request["expected"])] if request["expected"] else []
+        failure = None
         try:
             value = number(metric(state, *others, **request["options"]))
             if not 0.0 <= value <= 1.0:
@@ -178,9 +180,13 @@ class Worker:
         except (Unavailable, *OURS):
             raise
         except Exception as error:
+            failure = error
+        if failure is not None:
+            failure.__traceback__ = failure.__context__ = failure.__cause__ = None  # they hold what it has read,
+            gc.collect()  # which may be all the memory that there is
             if not neighbours["metric_control"].works_without_the_agent(scored(metric), others, request["options"]):
-                raise
-            words = f"not to be read ({type(error).__name__}: {error}): {state!r}"
+                raise failure
+            words = f"not to be read ({type(failure).__name__}: {failure}): {state!r}"
             return {"score": 0.0, "state": words[:LONGEST_STATE]}
         return {"score": value, "state": repr(state)[:LONGEST_STATE]}
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.server
 import io
+import json
 import math
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -198,6 +201,32 @@ async def test_too_much_memory_is_worth_0(desktop, monkeypatch):
     command = "head -c 60000000 /dev/zero | tr '\\0' a"
     much = {**HELLO, "result": {"type": "vm_command_line", "command": command, "shell": True}}
     assert is_worth_0(await evaluate(desktop, much, TerminalState.DONE, official=True))
+
+
+HOARDING = """
+import json, resource
+from dart_gym.tasks.evaluation import evaluator_worker_main as main, metric_control
+
+def metric(state):
+    kept = [bytes(1 << 20) for _ in range(250)]
+    while state:
+        kept.append(bytes(1 << 20))
+    return 0.0
+
+main.neighbours["metric_control"] = metric_control
+main.find_function = lambda kind, name: metric
+worker = object.__new__(main.Worker)
+worker.states, worker.get = [], lambda config: "a document that becomes large"
+resource.setrlimit(resource.RLIMIT_DATA, (400 << 20, 400 << 20))
+request = {"op": "check", "func": "f", "result": {"type": "vm_file"}, "expected": None, "options": {}, "conj": "and"}
+print(json.dumps(worker.answer(request)))
+"""
+
+
+def test_what_a_metric_has_read_leaves_room_for_its_control():
+    """Else a small archive that becomes large would be an error of the evaluator, and void the episode."""
+    found = subprocess.run([sys.executable, "-c", HOARDING], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(found.stdout)["score"] == 0.0, found
 
 
 async def test_the_agents_files_run_inside_the_sandbox_only(desktop, tmp_path):
