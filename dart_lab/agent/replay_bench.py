@@ -107,7 +107,7 @@ async def measure(suites: Sequence[str], most: int, steps: int, say: Callable[[s
         keys["all.places"] = len(everything)
         keys |= {f"all.match_{tolerance:g}": share_within(everything, tolerance) for tolerance in TOLERANCES}
         keys["all.difference_p90"] = percentile(everything, 0.9)
-    return Report("replay", keys, {"all.match_0.0005": Aim(LEAST_SHARE, at_most=False)}, notes)
+    return Report("replay", keys, {"all.match_0.0001": Aim(LEAST_SHARE, at_most=False)}, notes)
 
 
 def share_within(differing: Sequence[float], tolerance: float) -> float:

@@ -74,7 +74,7 @@ class ForkConfig(Section):
     )
     depth: int = Field(1, ge=1, le=8, description="Forks of forks, of forks, ...: 1 forks rollouts only.")
     tolerance: float = Field(
-        0.0005,
+        0.0001,
         ge=0.0,
         le=1.0,
         description="Share of a screenshot's pixels, the pointer left out, that may differ from the recorded one at "
