@@ -83,6 +83,9 @@ def init(
     store = Store(url, upgrade=True, unavailable_timeout_s=timeout or UNAVAILABLE_TIMEOUT_S)
     say(f"{store.where} has schema version {REVISION}")
     store.close()
+    if config is not None:
+        with module_context(config, overrides, name, runs_dir) as context, context.open_data():
+            pass  # it makes the folders of the run's files, which commands that read must not make
 
 
 @app.command("export")

@@ -65,7 +65,7 @@ def module_context(
     from dart_train.modules.module_context import ModuleContext
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for chatty in ("httpx", "botocore", "aiobotocore"):
+    for chatty in ("httpx", "botocore", "aiobotocore", "matplotlib"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     loaded = load(config, overrides, name)
     root, own = run_root(config, loaded, runs_dir, named=name is not None)

@@ -211,6 +211,7 @@ def report(context: ModuleContext) -> None:
     from dart_train.modules import write_report as command
 
     command.main(context)
+    typer.echo(context.run.report)
 
 
 mount_added(app, "train")

@@ -213,3 +213,13 @@ def test_files_may_lie_elsewhere_under_the_runs_name(config, tmp_path):
         record(manager, "a", 1.0)
         assert manager.files.root == tmp_path / "shared" / "cared-for"
         assert [entry.key[-5:] for _, entry in manager.files.stored_images()] == [".webp"]
+
+
+@pytest.mark.parametrize("command", ["status", "check", "gc", "pool"])
+def test_a_command_that_reads_creates_no_directory_in_a_new_run(config, tmp_path, command):
+    done = CliRunner().invoke(app, ["data", "init", str(config), "--runs-dir", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    root = tmp_path / "runs" / "cared-for"
+    before = set(root.rglob("*"))
+    assert run(command, config)[0] == 0
+    assert set(root.rglob("*")) - before <= {root / "data" / "probe"}
