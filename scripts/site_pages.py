@@ -23,7 +23,16 @@ NOTEBOOKS = ("first_episode", "own_policy", "reading_trajectories", "training")
 NOTEBOOK_PAGES = {f"examples/notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
-    "Tutorials": ["first_episode", "own_task", "own_policy", "own_model", "first_training", "multiturn", "cluster"],
+    "Tutorials": [
+        "first_episode",
+        "own_task",
+        "own_policy",
+        "own_model",
+        "with_pip",
+        "first_training",
+        "multiturn",
+        "cluster",
+    ],
     "Concepts": ["environment", "desktop", "modules", "group", "staleness"],
     "Guides": {
         "Environments": ["environments", "tasks", "osworld", "sites", "cluster", "docker", "hubs", "security"],

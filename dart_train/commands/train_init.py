@@ -16,7 +16,7 @@ KINDS = {
     "quickstart": FirstKind(
         "a tiny model on a drawn task, on the CPU, in minutes",
         (_CHECK, f"{_RUN}     # afterwards runs/first/report.html shows what was learned"),
-        ("guides/training", "reference/configuration"),
+        ("tutorials/with_pip", "reference/configuration"),
     ),
     "own-tasks": FirstKind(
         "a task of your own, on real desktops",
