@@ -23,6 +23,7 @@ from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S
 from dart_train.run.run_directory import RunDirectory
+from dart_train.run.run_store import open_data
 
 _log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.2
@@ -160,19 +161,3 @@ def check_model(path: str | Path) -> None:
         raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
     if changed := why_changed(Path(path)):
         raise CheckpointError(f"{path}: {changed}; restore it from a copy, or remove the run to start afresh")
-
-
-def open_data(
-    config: RunConfig, run: RunDirectory, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S
-) -> DataManager:
-    """Open a run's data manager with the run's settings; its calls wait so long for a database that is away."""
-    data = DataManager.open(
-        url=config.data.database_url() or run.database_url,
-        root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
-        run_id=config.name,
-        config=config.data.curation,
-        image_format=config.data.image_format,
-        unavailable_timeout_s=unavailable_timeout_s,
-    )
-    data.copies = (run.checkpoints, run.root / "copies")
-    return data

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dart_train.config.run_config import load_config
-from dart_train.launch.cluster_nodes import check_shared, demand_of
+from dart_train.nodes.cluster_nodes import check_shared, demand_of
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dart_gym.utils.processes import free_port
-from dart_train.launch.cluster_nodes import FIRST, meeting
+from dart_train.nodes.cluster_nodes import FIRST, meeting
 from dart_train.nodes.program_host import HOST, PORT
 from dart_train.run.supervisor import last_error
 from tests.helpers.waiting import wait_until

@@ -5,8 +5,8 @@ import pytest
 
 from dart_train.config.run_config import ConfigError, parse_config
 from dart_train.core.train_errors import DataError
-from dart_train.launch import cluster_nodes
-from dart_train.launch.cluster_nodes import check_reached, check_shared, demand_of
+from dart_train.nodes import cluster_nodes
+from dart_train.nodes.cluster_nodes import check_reached, check_shared, demand_of
 from dart_train.nodes.ray_cluster import ClusterUnreachable, connect
 from dart_train.placement.placement import PlacementError
 from dart_train.run.run_directory import RunDirectory

@@ -22,7 +22,6 @@ from dart_train.config.run_config import RUN_TOKEN_ENV, ConfigError, RunConfig
 from dart_train.core.child_process import Process
 from dart_train.core.train_errors import DataError
 from dart_train.data.files.object_storage import open_storage
-from dart_train.modules.module_context import open_data
 from dart_train.nodes import node_facts, ray_cluster
 from dart_train.nodes.node_facts import DESKTOPS, NodeFacts
 from dart_train.nodes.program_host import CERTIFICATE, HOST, KEY, PORT
@@ -31,6 +30,7 @@ from dart_train.nodes.remote_ranks import RemoteRanks
 from dart_train.nodes.run_on_nodes import described
 from dart_train.placement.placement import Demand, Placement, PlacementError, demand
 from dart_train.run.run_directory import RunDirectory
+from dart_train.run.run_store import open_data
 from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, python_module
 
 LOOK_S = 1.0
