@@ -268,6 +268,8 @@ class EvaluatorWorker:
     def _require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
         if "spoiled" in reply:
             raise SpoiledFilesError(f"{where}{reply['spoiled']}")
+        if where and reply.get("error") == "MemoryError":  # no evaluation takes so much, whatever its references are
+            raise DesktopStateError(f"{where}{reply['message']}")
         if "error" in reply:
             kind = "" if reply["error"] == "Unavailable" else f"{reply['error']}: "
             raise EvaluationFailure(f"{where}{kind}{reply['message']}")

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dart_gym.core.errors import DesktopStateError, EvaluationFailure
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
@@ -273,3 +274,12 @@ async def test_nothing_is_left_of_an_evaluation(desktop, monkeypatch):
         await score(desktop, HELLO)
         await score_program(desktop, "import os; os._exit(7)")
         assert list(Path(folder).iterdir()) == []
+
+
+def test_memory_that_is_used_up_by_what_was_read_is_no_error_of_the_evaluator():
+    """The control may find none either: a parser's memory does not always come back."""
+    reply = {"error": "MemoryError", "message": "it needs more memory"}
+    with pytest.raises(DesktopStateError, match="metric compare_table: it needs"):
+        evaluator_worker.EvaluatorWorker._require_ok(reply, "metric compare_table: ")
+    with pytest.raises(EvaluationFailure):
+        evaluator_worker.EvaluatorWorker._require_ok(reply, "")
