@@ -35,3 +35,19 @@ def test_the_commands_of_the_page_play_every_episode(url, tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"fake/click-button +20 .* 0 *$", done.stdout, re.MULTILINE), done.stdout
     assert "ended as: 20 parse_error" in done.stdout  # it is untrained: what it writes is no action
+
+
+MISFITS = {
+    "more images than `--limit-mm-per-prompt`": "fake/two-steps --config agent.yaml --screenshots 2 --patience 3",
+    "`--max-tokens 9000`, more than `--max-model-len`": "fake/click-button --config agent.yaml --max-tokens 9000",
+    "another name than it serves": "fake/click-button --config agent.yaml --model my-model",
+}
+"""By row of the section's table, what is evaluated."""
+
+
+@pytest.mark.parametrize("row", MISFITS)
+def test_a_setting_that_does_not_fit_the_server_ends_as_the_page_says(row: str, url, tmp_path):
+    (message,) = re.findall(rf"^\| {re.escape(row)} \| `(.+)` \|$", SECTION, re.MULTILINE)
+    command = f"dart-agent eval {MISFITS[row]} --n 2 --engine-url {url}/v1"
+    failed = shell(f"dart-agent init vllm --out v; cd v; {command}", tmp_path, tmp_path / "no-ca")
+    assert failed.returncode == 1 and failed.stderr.splitlines()[-1].endswith(message), failed.stderr
