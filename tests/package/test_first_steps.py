@@ -45,8 +45,9 @@ def test_first_files_are_in_the_wheel(name, kind, tmp_path):
 
 
 def test_training_names_the_extra_that_it_needs(tmp_path):
-    said = program("dart-train", "init", cwd=tmp_path, status=1)
-    assert "pip install 'dart-gui[train]'" in said and len(said.splitlines()) == 1 and not [*tmp_path.iterdir()]
+    program("dart-train", "init", cwd=tmp_path)
+    said = program("dart-train", "run", "run.yaml", cwd=tmp_path, status=1)
+    assert "pip install 'dart-gui[train]'" in said and len(said.splitlines()) == 1 and not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
