@@ -53,7 +53,7 @@ def problems(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("package", draw_rooms.PRODUCT)
+@pytest.mark.parametrize("package", draw_rooms.PACKAGES)
 def test_docstrings_and_comments_avoid_what_must_be_read_twice(package: str):
     modules = {name: path for name, path in draw_rooms.MODULES.items() if name.startswith(f"{package}.")}
     found = {name: problems(path.read_text(encoding="utf-8")) for name, path in modules.items()}

@@ -145,8 +145,8 @@ def test_no_expression_is_possessive_over_a_group():
 
 
 def _statements() -> Iterator[tuple[str, Path, ast.stmt, ast.stmt | None]]:
-    """Every statement of the product with its place, its file and the statement after it."""
-    for path in (file for package in draw_rooms.PRODUCT for file in sorted((ROOT / package).rglob("*.py"))):
+    """Every statement of the packages with its place, its file and the statement after it."""
+    for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for name in ("body", "orelse", "finalbody"):
                 body = getattr(node, name, None)
@@ -186,7 +186,7 @@ def test_only_tables_are_formatted_by_hand():
             tables[path].add(statement.end_lineno or 0)
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in (file for package in draw_rooms.PRODUCT for file in sorted((ROOT / package).rglob("*.py")))
+        for path in (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
         for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if text.endswith("# fmt: skip") and line not in tables[path]
     ]

@@ -93,7 +93,7 @@ def collector(
     names: Annotated[list[str] | None, typer.Argument(help="Applications; all bundled ones without.")] = None,
     json: JsonOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Actions and resets in each application.")] = 40,
-    pairs: Annotated[int, typer.Option(min=0, help="At most so many are checked by pressing.")] = 2000,
+    pairs: Annotated[int, typer.Option(min=0, help="Most pairs that are checked by pressing.")] = 2000,
     out: Annotated[Path | None, typer.Option(help="Also write the set: train and novel.")] = None,
 ) -> None:
     """Collect pairs of applications, checked by pressing what was meant (half an hour)."""
@@ -107,8 +107,8 @@ def collector(
 def replay(
     suites: Annotated[list[str] | None, typer.Argument(help="Suites; all bundled ones without.")] = None,
     json: JsonOption = None,
-    tasks: Annotated[int, typer.Option(min=1, help="At most so many tasks of each suite.")] = 1000,
-    steps: Annotated[int, typer.Option(min=2, help="At most so many actions of an episode.")] = 6,
+    tasks: Annotated[int, typer.Option(min=1, help="Most tasks of each suite.")] = 1000,
+    steps: Annotated[int, typer.Option(min=2, help="Most actions of an episode.")] = 6,
 ) -> None:
     """How often a replayed episode shows the recorded screens, where it could be forked (minutes)."""
     import asyncio

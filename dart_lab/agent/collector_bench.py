@@ -57,6 +57,13 @@ _FELT = """new Promise(done => {
 Told = Sequence[tuple[str, str, Sequence[float]]]
 
 
+def _verdict(element: Element, felt: Sequence[tuple[str, str, Sequence[float]]]) -> str:
+    """Return whether a press was felt by its element ("right"), by others only ("wrong"), or by none ("silent")."""
+    if not felt:
+        return "silent"
+    return "right" if any(_is(element, one) for one in felt) else "wrong"
+
+
 @dataclass(slots=True)
 class ClickCheck:
     """Counts of elements and of pairs; `wrong_ones` names who received what was meant for another.
@@ -74,7 +81,9 @@ class ClickCheck:
 
     async def __call__(self, place: TaskPlace, node: Node) -> Collection[Element]:
         """Press what a new screen has in front, until `most` pairs were decided; those that are wrong."""
-        began, spent, size = time.monotonic(), time.process_time(), (place.spec.width, place.spec.height)
+        began = time.monotonic()
+        spent = time.process_time()
+        size = (place.spec.width, place.spec.height)
         chosen = []
         for element in node.screen.elements:
             seen = place, element.key, element.box
@@ -85,7 +94,7 @@ class ClickCheck:
         wrong = []
         for element, told in zip(chosen, await _press(place, chosen), strict=True):
             felt = [one for one in told if one[0] not in _AROUND and _around(one[2]).contains(*element.middle)]
-            verdict = "silent" if not felt else "right" if any(_is(element, one) for one in felt) else "wrong"
+            verdict = _verdict(element, felt)
             self.elements[verdict] += 1
             self.pairs[verdict] += len(phrases(element, size))
             if verdict == "wrong":
@@ -97,7 +106,7 @@ class ClickCheck:
 
 
 async def _press(place: TaskPlace, elements: Sequence[Element]) -> list[Told]:
-    """Who felt a press on the middle of each element."""
+    """Return which elements felt a press on the middle of each element."""
     desktop = place.desktop
     if desktop is None or not elements:
         return [()] * len(elements)
@@ -123,7 +132,7 @@ async def _press(place: TaskPlace, elements: Sequence[Element]) -> list[Told]:
 
 
 def _is(element: Element, told: tuple[str, str, Sequence[float]]) -> bool:
-    """Whether who tells is the element, or the field that it is a part of."""
+    """Return whether the element that was told of the press is this one, or the field that it is a part of."""
     role, name, place = told
     if element.name and role == element.role and " ".join(name.split()) == element.name:
         return True
@@ -150,12 +159,17 @@ def measure(names: Sequence[str], steps: int, most: int, out: Path | None) -> Re
     low, high = wilson_interval(check.pairs["right"], decided) if decided else (0.0, 1.0)
     written = len(found.train) + len(found.novel)
     keys: dict[str, Any] = {
-        "ground.pairs_right": check.pairs["right"] / max(1, decided), "ground.pairs_right.low": low,
-        "ground.pairs_right.high": high, "ground.pairs_checked": decided, "ground.pairs": written,
-        "ground.pairs_novel": len(found.novel), "ground.pairs_per_minute": 60 * written / seconds,
-        "ground.pairs_per_core_minute": 60 * written / spent_s, "ground.pairs_reading_share": found.reading_s / spent_s,
+        "ground.pairs_right": check.pairs["right"] / max(1, decided),
+        "ground.pairs_right.low": low,
+        "ground.pairs_right.high": high,
+        "ground.pairs_checked": decided,
+        "ground.pairs": written,
+        "ground.pairs_novel": len(found.novel),
+        "ground.pairs_per_minute": 60 * written / seconds,
+        "ground.pairs_per_core_minute": 60 * written / spent_s,
+        "ground.pairs_reading_share": found.reading_s / spent_s,
         **{f"ground.elements_{verdict}": count for verdict, count in check.elements.items()},
-    }  # fmt: skip
+    }
     aims = {"ground.pairs_right": Aim(0.98, at_most=False), "ground.pairs_per_core_minute": Aim(1000, at_most=False)}
     how = "a core's minute: processor time of this process and of the readers, without presses and desktops' starts"
     return Report("collector", keys, aims=aims, notes=[how, *found.lines, *found.problems, *check.wrong_ones])

@@ -19,7 +19,7 @@ _APART = 6  # pixels between two buttons
 
 
 def draw_items(screens: int, size: tuple[int, int], seed: int) -> list[GroundingItem]:
-    """Four items of each of so many screens of (width, height)."""
+    """Make four items of each of `screens` screens of (width, height)."""
     return asyncio.run(_draw(screens, size, random.Random(f"{size}/{seed}")))
 
 

@@ -66,7 +66,9 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
         progress(f"text, {sizes.seconds:g} s")
         text_steps = _train_text(start, root / "text", items, sizes.seconds)
         text, text_rate = asyncio.run(_score_text(root / "text", held_out))
-        found, steps, rates = {"text": text}, {"text": text_steps}, {"text": text_rate}
+        found = {"text": text}
+        steps = {"text": text_steps}
+        rates = {"text": text_rate}
         for name, whole in (("head", True), ("frozen", False)):
             progress(f"{name}, {sizes.seconds:g} s")
             torch.manual_seed(0)
@@ -111,10 +113,15 @@ def _train_text(start: Path, out: Path, items: Sequence[GroundingItem], seconds:
 
 
 def train_head(
-    model: PointerModel, items: Sequence[GroundingItem], seconds: float, whole: bool,
-    learning_rate: float = LEARNING_RATE, most: int = UNTIL_TIME, batch: int = BATCH,
-) -> int:  # fmt: skip
-    """Train for so many seconds of processor time, or `most` steps; returns the steps."""
+    model: PointerModel,
+    items: Sequence[GroundingItem],
+    seconds: float,
+    whole: bool,
+    learning_rate: float = LEARNING_RATE,
+    most: int = UNTIL_TIME,
+    batch: int = BATCH,
+) -> int:
+    """Train for `seconds` of processor time, or at most `most` steps; return the steps."""
     done, end = 0, time.process_time() + seconds
 
     def told(step: int, loss: float) -> bool:

@@ -42,10 +42,13 @@ BATCH, WARMUP_STEPS = 16, 20
 
 
 def train(
-    weights: Sequence[Tensor], loss_of: Callable[[list[GroundingItem]], Tensor], items: Sequence[GroundingItem],
-    seconds: float, learning_rate: float,
-) -> int:  # fmt: skip
-    """AdamW on batches of items for so many seconds of processor time; returns the steps."""
+    weights: Sequence[Tensor],
+    loss_of: Callable[[list[GroundingItem]], Tensor],
+    items: Sequence[GroundingItem],
+    seconds: float,
+    learning_rate: float,
+) -> int:
+    """Train with AdamW on batches of items for `seconds` of processor time; return the steps."""
     optimizer = torch.optim.AdamW(weights, learning_rate, weight_decay=0.0)
     rng, end = random.Random(0), time.process_time() + seconds
     for step in count(1):
@@ -117,9 +120,12 @@ def _shown(item: GroundingItem, on_screen: Sequence[GroundingItem], asked: Point
 
 
 def samples(
-    items: Sequence[GroundingItem], asked: PointerPrompt, answer: Callable[[GroundingItem], Sequence[int]],
-    *, pointing: bool = True,
-) -> dict[int, list[Sample]]:  # fmt: skip
+    items: Sequence[GroundingItem],
+    asked: PointerPrompt,
+    answer: Callable[[GroundingItem], Sequence[int]],
+    *,
+    pointing: bool = True,
+) -> dict[int, list[Sample]]:
     """Questions and the ids that answer them, by item: the one for coordinates, and `pointing` the one for a patch."""
     text = EngineGrounder(None, tokens=asked.tokens, vision=asked.vision)  # type: ignore[arg-type]  # writes prompts only
     found = {}

@@ -35,9 +35,11 @@ from dart_lab.agent.grounding_bench import UNTIL_TIME, train_head
 from dart_lab.agent.grounding_start import CONFIG
 from dart_lab.reporting.report import Aim, Report
 
-WIDTH, HELD = 448, 3  # pixels of the screens that the model sees, 14 patches; one state in so many is held out
+WIDTH, HELD = 448, 3  # pixels of the screens that the model sees, 14 patches; one state in HELD is held out
 BATCH = 64  # the questions about a screen share the tower's work
-FIRST_RATE, CONTINUED_RATE, _RESAMPLED = 2e-3, 1e-3, 2000
+FIRST_RATE = 2e-3
+CONTINUED_RATE = 1e-3
+_RESAMPLED = 2000
 Progress = Callable[[str], None]
 Screens = dict[str, Sequence[Screen]]
 
@@ -144,7 +146,7 @@ Hits = dict[str, list[bool]]
 
 
 def _ask(model: PointerModel, parts: dict[str, Part]) -> Hits:
-    """Whether the first candidate is right, of each question of each application."""
+    """Return whether the first candidate is right, for each question of each application."""
     found: Hits = {}
     for name, part in parts.items():
         queries = [Query(item.description, item.screenshot()) for item in part.ask]

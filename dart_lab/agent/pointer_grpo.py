@@ -53,7 +53,9 @@ class Learner:
 
     def __post_init__(self) -> None:
         rollout, trainer = self.config.rollout, self.config.trainer
-        self._groups, self._size, most = trainer.groups_per_step, rollout.group_size, rollout.sampling.max_tokens
+        self._groups = trainer.groups_per_step
+        self._size = rollout.group_size
+        most = rollout.sampling.max_tokens
         self._tasks = list(zip(self.config.train_tasks, (task.max_steps for task in rollout.tasks), strict=True))
         sampling = Sampling(max_tokens=most, training=True)
         make = planned_policies(self.start, sampling, InstructionPlanner())
@@ -64,7 +66,7 @@ class Learner:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), trainer.learning_rate, weight_decay=0.0)
 
     async def success(self, episodes: int, *, greedy: bool = False) -> dict[str, float]:
-        """Share of held-out seeds, so many of each task, on which it succeeded, its interval, and each task's share."""
+        """Return the share of held-out seeds on which it succeeded, its interval, and each task's share."""
         policy, right = self._greedy if greedy else self._policy, dict[str, int]()
         for task, most in self._tasks:
             played = [await play(policy, self.session, task, seed=seed, max_steps=most) for seed in range(episodes)]
@@ -111,9 +113,14 @@ class Learner:
         micro = collate(samples)
         logprobs, entropies = response_logprobs(self._model, micro, self._tokens.suppressed_ids)
         scored = Scored(
-            logprobs, entropies, logprobs.detach(), micro.mask, micro.advantages, micro.behaviour_logprobs,
+            logprobs,
+            entropies,
+            logprobs.detach(),
+            micro.mask,
+            micro.advantages,
+            micro.behaviour_logprobs,
             micro.behaviour_known,
-        )  # fmt: skip
+        )
         loss = objective(scored, ObjectiveConfig(beta=0.0), Normalizer(micro.num_tokens, len(samples))).loss
         self._optimizer.zero_grad()
         loss.backward()

@@ -74,7 +74,7 @@ def _compare(first: Trajectory, seen: Sequence[Observation]) -> list[float]:
 
 
 async def measure(suites: Sequence[str], most: int, steps: int, say: Callable[[str], None]) -> Report:
-    """Replay an oracle's and a random episode of at most so many tasks of each suite."""
+    """Replay an oracle's and a random episode of at most `most` tasks of each suite."""
     players: dict[str, PolicyFactory] = {
         "oracle": lambda session: OraclePolicy(session.oracle),
         "random": lambda session: RandomPolicy(clicks_only=False),

@@ -40,7 +40,7 @@ MARGIN = 28
 def places_to_judge(
     items: Sequence[GroundingItem], rng: random.Random
 ) -> Iterator[tuple[GroundingItem, tuple[int, int], bool]]:
-    """What a verifier learns from: of each item a point in a box, one on another element, and one off its own boxes."""
+    """Make a verifier's lessons: of each item a point in a box, one on another element, and one off its own boxes."""
     by_screen: dict[Any, list[GroundingItem]] = {}
     for item in items:
         by_screen.setdefault(item.image if isinstance(item.image, Path) else id(item.image), []).append(item)
@@ -134,9 +134,13 @@ async def score_verified(
 
 
 def measure_verifier(
-    start: Path, root: Path, plain: Grounder, items: Sequence[GroundingItem], held_out: Sequence[GroundingItem],
+    start: Path,
+    root: Path,
+    plain: Grounder,
+    items: Sequence[GroundingItem],
+    held_out: Sequence[GroundingItem],
     seconds: float,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Keys of the report."""
     steps = train_verifier(start, root / "verifier", items, seconds)
     without, judged = asyncio.run(score_verified(plain, root / "verifier", held_out))

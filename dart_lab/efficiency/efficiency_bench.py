@@ -74,7 +74,9 @@ def simulate(length: Length, progress: Callable[[str], None], setting: Setting |
 
 def report(findings: Findings) -> Report:
     """The numbers, and what they should be."""
-    coupled, dart, best = findings.modes["coupled"], findings.modes["DART"], findings.best
+    coupled = findings.modes["coupled"]
+    dart = findings.modes["DART"]
+    best = findings.best
     keys = {f"sim.{name}": value for name, value in ratios(coupled, dart).items()}
     for name, outcome in findings.modes.items():
         prefix = f"sim.{name.lower().replace('-', '_')}"

@@ -1,6 +1,6 @@
 """Virtual time: a heap of events, and processes as generators. Discrete-event simulation in a page.
 
-A process yields a number (it sleeps so many virtual seconds) or a `Signal` (it waits for it). Events of one moment
+A process yields virtual seconds, for which it sleeps, or a `Signal`, for which it waits. Events of one moment
 happen in the order in which they were scheduled, so that a simulation is deterministic.
 """
 

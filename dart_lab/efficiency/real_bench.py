@@ -88,7 +88,7 @@ def _run(config: RunConfig, mode: Mode, *, seed: int, rollouts: int) -> Measured
 
 
 def read(run: RunDirectory) -> Measured:
-    """What the metrics of a run say.
+    """Read the metrics of a run.
 
     Raises:
         BenchmarkError: there were too few training steps.

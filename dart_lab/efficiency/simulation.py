@@ -60,7 +60,7 @@ class Design:
 
     @property
     def coupled(self) -> bool:
-        """Whether rollouts wait for the trainer."""
+        """Return whether rollouts wait for the trainer."""
         return self.mode is Mode.BATCH
 
 
@@ -409,7 +409,7 @@ class _KeptPrompt:
     version: int = -1
 
     def by(self, engine: EngineModel) -> bool:
-        """Whether that one has it; new weights empty the cache."""
+        """Return whether that engine has it in its cache, which new weights empty."""
         return engine is self.engine and engine.version == self.version
 
 

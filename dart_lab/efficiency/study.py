@@ -24,7 +24,7 @@ FULL = Design(batches_ahead=4.0, warm=0.2, prefix_reuse=True)
 """Every part: `batches_ahead` is the over-provisioning of rollouts that wait for no batch."""
 
 FAST_TRAINER = 4.0
-"""The parts are compared with a trainer so many times as fast: the published one is what everything waits for, and
+"""The parts are compared with a trainer FAST_TRAINER times as fast: the published one is what everything waits for, and
 with back-pressure no part of the rollouts would make a difference."""
 
 WITHOUT = {
@@ -174,7 +174,7 @@ def search(runner: Runner, setting: Setting, design: Design) -> Best:
 
 
 def growth(runner: Runner, setting: Setting) -> dict[int, dict[int, Outcome]]:
-    """What is played by desktops and engines, where the trainer takes all of it and no weights are updated."""
+    """Return what desktops and engines play where the trainer takes all of it and no weights are updated."""
     rollouts = replace(setting, batch_groups=10**9)
     design = replace(FULL, batches_ahead=None)
     places = [(desktops, engines) for desktops in GROWTH_DESKTOPS for engines in GROWTH_ENGINES]

@@ -98,7 +98,7 @@ class Setting:
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
         broken: tasks beside the others whose desktops are lost during set-up, every time ...
-        broken_s: ... after so many seconds, such as a time limit.
+        broken_s: ... after this number of seconds, such as a time limit.
     """
 
     desktops: int = 80
@@ -147,7 +147,7 @@ class Episode:
 
     @property
     def environment_s(self) -> float:
-        """What the desktop has to do for it."""
+        """Return what the desktop has to do for it."""
         return self.boot_s + self.prepare_s + sum(self.step_s) + self.evaluate_s
 
 

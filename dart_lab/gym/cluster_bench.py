@@ -111,7 +111,7 @@ async def photograph() -> NDArray[np.uint8]:
 
 
 async def overhead(picture: NDArray[np.uint8], steps: int) -> dict[str, float]:
-    """What a server adds to a step, by codec, in milliseconds, and over a copy of the pixels through a socket pair."""
+    """Return what a server adds to a step, by codec, in milliseconds, and over a copy through a socket pair."""
     size = {"height": picture.shape[0], "width": picture.shape[1]}
     slot = Slot("bench", DesktopMaker(picture))
     copies: list[float] = []
@@ -195,7 +195,9 @@ async def many_fakes(count: int, steps: int) -> dict[str, float]:
         drivers = [Desync(session, number) for number, session in enumerate(sessions)]
         await asyncio.gather(*(driver.start() for driver in drivers))
         latencies = array("d")
-        started, own_cpu, server_cpu = time.perf_counter(), time.process_time(), cpu_seconds(server.pid)
+        started = time.perf_counter()
+        own_cpu = time.process_time()
+        server_cpu = cpu_seconds(server.pid)
         await asyncio.gather(*(driver.run(each, latencies) for driver in drivers))
         passed = time.perf_counter() - started
         own_cpu, server_cpu = time.process_time() - own_cpu, cpu_seconds(server.pid) - server_cpu

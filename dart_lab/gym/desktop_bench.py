@@ -38,8 +38,12 @@ from dart_lab.reporting.report import Aim, Report, median, percentile
 WIDTH, HEIGHT = 1920, 1080
 PAUSE_S = 2.0  # OSWorld's, after each action
 PORT = 5000
-STEPS, STOCK_STEPS, PAUSED_STEPS = 60, 12, 3
-COLD_RESETS, WARM_RESETS, FURTHER = 5, 10, 3
+STEPS = 60
+STOCK_STEPS = 12
+PAUSED_STEPS = 3
+COLD_RESETS = 5
+WARM_RESETS = 10
+FURTHER = 3
 AIMS = {
     "step_ms_p50": Aim(60.0, at_most=True),
     "step_vs_stock_paused": Aim(30.0, at_most=False),

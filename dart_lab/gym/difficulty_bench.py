@@ -33,13 +33,15 @@ async def measure(tasks: Sequence[str], seeds: int, say: Callable[[str], None]) 
             places = densest([(x, y) for x, y in clicks if x is not None and y is not None])
             steps = get_task(task).max_steps
             constant = [await _share(session, task, seeds, [Click(x, y)] * steps) for x, y in places]
-            rows.append({
-                "task": task,
-                "actions": sum(map(len, ways)) / len(ways),
-                "random": await _share(session, task, seeds),
-                "click": max(constant, default=0.0),
-                "replay": max([await _share(session, task, seeds, way) for way in ways[:REPLAYED]]),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "task": task,
+                    "actions": sum(map(len, ways)) / len(ways),
+                    "random": await _share(session, task, seeds),
+                    "click": max(constant, default=0.0),
+                    "replay": max([await _share(session, task, seeds, way) for way in ways[:REPLAYED]]),
+                }
+            )
     return rows
 
 

@@ -48,7 +48,7 @@ def difficulty(
     difficulty: Annotated[str | None, typer.Option(help="also keep them with this suite, or in this file")] = None,
     json: JsonOption = None,
 ) -> None:
-    """What policies reach that do not look: random actions, the best constant click, another seed's actions."""
+    """Measure policies that do not look: random actions, the best constant click, another seed's actions."""
     from dart_agent.evaluation.difficulty import write_difficulty
     from dart_gym.tasks.catalog.registry import is_suite, task_ids
     from dart_lab.gym.difficulty_bench import measure

@@ -25,8 +25,12 @@ from dart_gym.core.errors import ClusterError
 from dart_gym.envs.vector_env import DesktopVectorEnv
 
 TASK = "miniwob/click-test"
-THINK_MEDIAN_S, THINK_SPREAD, THINK_CAP_S = 0.1, 1.8, 20.0
-STEPS_MEDIAN, STEPS_SPREAD, STEPS_CAP = 4.0, 0.8, 30
+THINK_MEDIAN_S = 0.1
+THINK_SPREAD = 1.8
+THINK_CAP_S = 20.0
+STEPS_MEDIAN = 4.0
+STEPS_SPREAD = 0.8
+STEPS_CAP = 30
 MAX_STEPS = STEPS_CAP + 1  # so that the policy ends every episode
 
 
@@ -66,7 +70,7 @@ class Tally:
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         return time.monotonic() >= self.ends_at
 
     def next(self) -> Episode:
@@ -80,7 +84,7 @@ class Tally:
 
     @property
     def episodes_per_min(self) -> float:
-        """What was done by the time."""
+        """Return what was done by the time."""
         return 60 * self.episodes / self.seconds
 
 
@@ -106,7 +110,7 @@ def with_barrier(envs: DesktopVectorEnv, seconds: float) -> float:
 
 
 def with_send_recv(envs: DesktopVectorEnv, seconds: float) -> float:
-    """Episodes per minute of `send` and `recv`: an action is sent when it has been thought of, whoever is slow."""
+    """Return the episodes per minute of `send` and `recv`, where no desktop waits for a slow one."""
     tally = Tally(seconds)
     episodes, steps = [tally.next() for _ in range(envs.num_envs)], [0] * envs.num_envs
     thinking: list[tuple[float, int]] = []  # (when the next action is there, environment)

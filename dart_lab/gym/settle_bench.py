@@ -87,7 +87,7 @@ class Step:
 
     @property
     def early(self) -> bool:
-        """Whether the step was reported as settled before the screen was."""
+        """Return whether the step was reported as settled before the screen was."""
         return self.settled and self.late_s is not None
 
 
@@ -192,7 +192,7 @@ def differing_pixels(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
 
 @contextlib.contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """Run so many processes that do nothing but use a processor."""
+    """Run `count` processes that do nothing but use a processor."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

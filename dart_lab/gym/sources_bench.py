@@ -67,7 +67,7 @@ def measure(bundles: int, report_progress: Callable[[str], None]) -> Report:
 
 
 def write_source(root: Path, bundles: int) -> Path:
-    """A data set of so many bundles in CUA-Gym's layout, each other than the rest."""
+    """Make a data set of `bundles` different bundles in CUA-Gym's layout."""
     import pyarrow
     import pyarrow.parquet
 

@@ -26,7 +26,7 @@ class Aim:
     at_most: bool
 
     def met(self, value: float) -> bool:
-        """Whether a value is as it should be."""
+        """Return whether a value is as it should be."""
         return value <= self.limit if self.at_most else value >= self.limit
 
     def __str__(self) -> str:
@@ -71,7 +71,9 @@ class Report:
             table.add_column(column, justify="right" if column == "value" else "left")
         for name, value in self.keys.items():
             aim = self.aims.get(name)
-            style = "" if aim is None else "green" if aim.met(value) else "red"
+            style = ""
+            if aim is not None:
+                style = "green" if aim.met(value) else "red"
             table.add_row(name, Text(f"{rounded(value):g}", style), str(aim or ""))
         console.print(table)
         for note in self.notes:

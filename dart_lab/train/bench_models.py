@@ -16,9 +16,15 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, write_processing
 
 TINY = TinyModelConfig(
-    hidden_size=128, layers=4, intermediate_size=384, vision_hidden_size=64, vision_layers=2,
-    vision_intermediate_size=192, max_length=16384, image_mean=0.5,
-)  # fmt: skip
+    hidden_size=128,
+    layers=4,
+    intermediate_size=384,
+    vision_hidden_size=64,
+    vision_layers=2,
+    vision_intermediate_size=192,
+    max_length=16384,
+    image_mean=0.5,
+)
 """The tower does about as large a share of the work as in the 3B model."""
 
 # Shapes of the published configurations.
@@ -139,7 +145,7 @@ class Cost:
         )
 
     def forward(self, row_lengths: list[int], responses: int, image_patches: list[int]) -> float:
-        """Operations of rows of these lengths, response tokens, and images of so many patches; causal attention."""
+        """Count the operations of rows of these lengths, response tokens and images' patches, with causal attention."""
         text = sum(self.text * length + self.attention * length * length / 2 for length in row_lengths)
         tower = sum(self.patch * patches + self.patch_attention * patches * patches for patches in image_patches)
         return text + tower + self.head * responses

@@ -35,7 +35,9 @@ def fill(url: str, first: int, end: int) -> None:
 
 def _add(connection: sa.Connection, first: int, end: int, now: float) -> None:
     """Add groups with their members."""
-    low, high, member = _numbers(50, "low"), _numbers(_PART // 50, "high"), _numbers(GROUP, "member")
+    low = _numbers(50, "low")
+    high = _numbers(_PART // 50, "high")
+    member = _numbers(GROUP, "member")
     group = first + low.c.n + 50 * high.c.n
     groups = low.join(high, 50 * high.c.n < end - first - low.c.n)
     members = groups.join(member, member.c.n < GROUP + low.c.n)  # all of them
@@ -68,30 +70,63 @@ def _run_row(
     group: sa.ColumnElement[int], index: sa.ColumnElement[int], member: sa.ColumnElement[int]
 ) -> dict[str, Any]:
     return {
-        "id": FIRST_ID + index, "run_id": RUN, "trajectory_id": _text("t", index),
-        "task_id": _text("task-", group % TASKS), "trace_id": _text("t", index),
-        "split_dir": _text("trajectories/t", index), "reward": member % 2, "num_chunks": STEPS, "used": 0,
-        "model_version": _text("v", _version(group)), "instruction": "Click the button that says OK",
-    }  # fmt: skip
+        "id": FIRST_ID + index,
+        "run_id": RUN,
+        "trajectory_id": _text("t", index),
+        "task_id": _text("task-", group % TASKS),
+        "trace_id": _text("t", index),
+        "split_dir": _text("trajectories/t", index),
+        "reward": member % 2,
+        "num_chunks": STEPS,
+        "used": 0,
+        "model_version": _text("v", _version(group)),
+        "instruction": "Click the button that says OK",
+    }
 
 
 def _meta_row(
     group: sa.ColumnElement[int], index: sa.ColumnElement[int], member: sa.ColumnElement[int], now: float
 ) -> dict[str, Any]:
     return {
-        "rollout_id": FIRST_ID + index, "run_id": RUN, "trajectory_id": _text("t", index),
-        "task_id": _text("task-", group % TASKS), "group_id": FIRST_ID + group, "group_key": _text("g", group),
-        "expected": GROUP, "task_hash": "0" * 16, "seed": 1, "state": "recorded", "reason": "", "source": "rollout",
-        "terminal": "DONE", "reward": member % 2, "num_steps": STEPS, "num_actions": STEPS,
-        "oldest_version": _version(group), "newest_version": _version(group),
-        "staleness_version": _version(group), "env_seconds": 30.0,
-        "timings": '{"step": 30.0}', "created_at": now, "digest": "0" * 32, "recorded_at": now,
-    }  # fmt: skip
+        "rollout_id": FIRST_ID + index,
+        "run_id": RUN,
+        "trajectory_id": _text("t", index),
+        "task_id": _text("task-", group % TASKS),
+        "group_id": FIRST_ID + group,
+        "group_key": _text("g", group),
+        "expected": GROUP,
+        "task_hash": "0" * 16,
+        "seed": 1,
+        "state": "recorded",
+        "reason": "",
+        "source": "rollout",
+        "terminal": "DONE",
+        "reward": member % 2,
+        "num_steps": STEPS,
+        "num_actions": STEPS,
+        "oldest_version": _version(group),
+        "newest_version": _version(group),
+        "staleness_version": _version(group),
+        "env_seconds": 30.0,
+        "timings": '{"step": 30.0}',
+        "created_at": now,
+        "digest": "0" * 32,
+        "recorded_at": now,
+    }
 
 
 def _group_row(group: sa.ColumnElement[int], now: float) -> dict[str, Any]:
     return {
-        "id": FIRST_ID + group, "run_id": RUN, "group_key": _text("g", group), "task_id": _text("task-", group % TASKS),
-        "expected": GROUP, "members": GROUP, "reward_min": 0.0, "reward_max": 1.0,
-        "oldest_version": _version(group), "state": "ready", "reason": "", "created_at": now,
-    }  # fmt: skip
+        "id": FIRST_ID + group,
+        "run_id": RUN,
+        "group_key": _text("g", group),
+        "task_id": _text("task-", group % TASKS),
+        "expected": GROUP,
+        "members": GROUP,
+        "reward_min": 0.0,
+        "reward_max": 1.0,
+        "oldest_version": _version(group),
+        "state": "ready",
+        "reason": "",
+        "created_at": now,
+    }

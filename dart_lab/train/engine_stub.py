@@ -51,7 +51,10 @@ class EngineStub:
     def __init__(
         self, tokens: ModelTokens, vision: VisionSpec, times: ModelTimes | None, *, steps: int, seed: int
     ) -> None:
-        self._tokens, self._vision, self._times, self._steps = tokens, vision, times, steps
+        self._tokens = tokens
+        self._vision = vision
+        self._times = times
+        self._steps = steps
         self._rng = random.Random(seed)
         self._images: OrderedDict[str, int] = OrderedDict()  # tokens by name
         self._label, self._in_flight = "default", 0
@@ -150,7 +153,9 @@ async def serve(model_dir: str, engines: int, times: ModelTimes | None, steps: i
     """Serve until SIGTERM; says the URLs in a line of JSON."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    tokens, vision, urls = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), []
+    tokens = ModelTokens.load(model_dir)
+    vision = VisionSpec.from_dir(model_dir)
+    urls = []
     runners = []
     for seed in range(engines):
         stub = EngineStub(tokens, vision, times, steps=steps, seed=seed)

@@ -58,7 +58,7 @@ def screen(kind: str, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def screenshots(kind: str, seed: int) -> Iterator[NDArray[np.uint8]]:
-    """What a desktop shows, step by step: no two are equal. The memory of one that left the window is used again."""
+    """Yield different screens, step by step. The memory of one that left the window is used again."""
     rng = np.random.default_rng(seed)
     base = screen(kind, rng)
     ring = [base.copy() for _ in range(SCREENSHOTS + 2)]

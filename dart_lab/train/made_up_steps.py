@@ -18,8 +18,8 @@ class Window:
     """Which screenshots a prompt keeps.
 
     Attributes:
-        screenshots: at most so many of the newest.
-        block: so many are dropped at once when there would be more; 1 is a sliding window. Between two drops every
+        screenshots: how many of the newest it keeps at most.
+        block: how many are dropped at once when there would be more; 1 is a sliding window. Between two drops every
             prompt is the beginning of the next.
     """
 

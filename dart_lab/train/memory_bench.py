@@ -48,9 +48,14 @@ SIZES = {
 }  # fmt: skip
 """Models by their numbers of weights, roughly."""
 LOADED = TinyModelConfig(
-    hidden_size=768, layers=8, heads=8, intermediate_size=2048, vision_hidden_size=128, vision_layers=3,
+    hidden_size=768,
+    layers=8,
+    heads=8,
+    intermediate_size=2048,
+    vision_hidden_size=128,
+    vision_layers=3,
     vision_intermediate_size=384,
-)  # fmt: skip
+)
 """What ranks read their parts of: 58 million weights, so that libraries' own memory does not show."""
 SCREEN = (224, 336)
 ROWS, TOKENS = 4, 512
@@ -80,7 +85,7 @@ class Measured:
 
 
 def measure(name: str, ranks: int, scratch: Path, **settings: Any) -> Measured:
-    """Train two steps with so many ranks, and compare.
+    """Train two steps with a number of ranks, and compare.
 
     Args:
         name: of the size, a key of `SIZES`.
@@ -103,7 +108,7 @@ def measure(name: str, ranks: int, scratch: Path, **settings: Any) -> Measured:
 
 
 def planned(size: ModelSize, ranks: int, settings: Mapping[str, Any]) -> RankMemory:
-    """What the plan says of this benchmark's trainer."""
+    """Return the plan of this benchmark's trainer."""
     patches = (SCREEN[0] // 14) * (SCREEN[1] // 14)
     setting = Setting(
         ranks=ranks,
@@ -138,9 +143,11 @@ def _run_ranks(arguments: list[str], ranks: int) -> None:
     group["PYTHONPATH"] = str(Path(__file__).parents[2])
     running = []
     for rank in range(ranks):
-        own = group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {
-            key: value for key, value in group.items() if "_" not in key or key.startswith(("MALLOC", "OMP"))
-        }  # fmt: skip
+        own = (
+            group | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            if ranks > 1
+            else {key: value for key, value in group.items() if "_" not in key or key.startswith(("MALLOC", "OMP"))}
+        )
         command = [sys.executable, "-m", "dart_lab.train.memory_bench", *arguments]
         running.append(
             subprocess.Popen(command, env={**os.environ, **own}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -164,10 +171,17 @@ def _record(root: Path, model_dir: Path) -> None:
             text = tokens.encode("a" * (TOKENS - len(shown) - len(response)))
             step = Step((*text, *shown), (name,), response, (-6.0,) * len(response), (0, 0))
             trajectory = Trajectory(
-                trajectory_id=uuid.uuid4().hex, run_id="run", task_id="fake/click", task_hash="0" * 16,
-                instruction="Click", seed=0, group_key="g", terminal=TerminalState.DONE, score=float(number % 2),
+                trajectory_id=uuid.uuid4().hex,
+                run_id="run",
+                task_id="fake/click",
+                task_hash="0" * 16,
+                instruction="Click",
+                seed=0,
+                group_key="g",
+                terminal=TerminalState.DONE,
+                score=float(number % 2),
                 steps=(step,),
-            )  # fmt: skip
+            )
             data.record(trajectory, {name: image})
 
 

@@ -93,7 +93,7 @@ async def measure(sizes: Sizes, progress: Callable[[str], None]) -> Report:
 
 
 async def measure_service(sizes: Sizes, progress: Callable[[str], None]) -> dict[str, float]:
-    """What one rollout service does, and what it takes."""
+    """Measure what one rollout service does, and what it takes."""
     async with _surroundings(sizes) as (folder, servers, engines):
         curation = CurationConfig(batch_groups=sizes.batch_groups)
         with DataManager.open(f"sqlite:///{folder}/rows.sqlite", folder / "data", RUN, config=curation) as data:
@@ -123,7 +123,10 @@ async def _watch(
     """Let it play, and look at it now and then."""
     await _passes(sizes.skip_s, running)
     sums = service.gauges.totals.sums
-    began, used, steps, episodes = time.perf_counter(), time.process_time(), sums["steps"], service.scheduler.completed
+    began = time.perf_counter()
+    used = time.process_time()
+    steps = sums["steps"]
+    episodes = service.scheduler.completed
     memory: list[float] = []
     while (passed := time.perf_counter() - began) < sizes.seconds:
         await _passes(min(10.0, sizes.seconds - passed), running)

@@ -41,7 +41,7 @@ def efficiency(
     json: JsonOption = None,
     plots: Annotated[Path | None, typer.Option(help="Also draw pictures into this directory.")] = None,
     hours: Annotated[float, typer.Option(help="Simulated hours of every run, after the first.")] = 10.0,
-    seeds: Annotated[int, typer.Option(help="Every simulated run is repeated with so many seeds.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Seeds with which every simulated run is repeated.")] = 3,
     real: Annotated[bool, typer.Option("--real", help="On real desktops of this machine instead.")] = False,
     repeat: Annotated[int, typer.Option(help="With --real: runs of each mode.")] = 3,
     config: Annotated[Path, typer.Option(help="With --real: what is run.")] = Path("configs/efficiency.yaml"),
@@ -50,7 +50,7 @@ def efficiency(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --real: override of its settings.")
     ] = None,
 ) -> None:
-    """What decoupling is worth: coupled, task-wise and DART rollouts, simulated in the published setting (minutes)."""
+    """Measure what decoupling is worth: coupled, task-wise and DART rollouts, simulated as published (minutes)."""
     if real:
         from dart_lab.efficiency.real_bench import measure
         from dart_train.config.run_config import load_config
@@ -81,10 +81,17 @@ def growth(
     with Runner(Length(hours=hours, skip_hours=1 / 6, seeds=(0,))) as runner:
         found = growth(runner, Setting())
     rows = [
-        {"desktops": desktops, "engines": engines, "steps_per_minute": one.steps, "step_s": one.step_s,
-         "env_utilisation": one.env_utilisation, "rollout_utilisation": one.rollout_utilisation}
-        for desktops, row in found.items() for engines, one in row.items()
-    ]  # fmt: skip
+        {
+            "desktops": desktops,
+            "engines": engines,
+            "steps_per_minute": one.steps,
+            "step_s": one.step_s,
+            "env_utilisation": one.env_utilisation,
+            "rollout_utilisation": one.rollout_utilisation,
+        }
+        for desktops, row in found.items()
+        for engines, one in row.items()
+    ]
     write_json(json, rows)
     Console(width=160).print(bench.growth_table(found))
 

@@ -167,7 +167,7 @@ class _Workbench:
         return Outcome(seconds, loss, rows, highest, self._flops(batches, features is not None), planned)
 
     def _planned_mb(self, batches: list[MicroBatch], cached: bool) -> float:
-        """What gradients and the passes should take beyond the weights, in MiB."""
+        """Plan what gradients and the passes take beyond the weights, in MiB."""
         trained = [item for item in self.model.parameters() if item.requires_grad]
         setting = Setting(
             half=trained[0].dtype is not torch.float32,
@@ -192,9 +192,14 @@ class _Workbench:
             )
             # pi_old a little beside pi, so that the value says something: it would be the mean advantage otherwise.
             scored = losses.Scored(
-                logprobs, entropies, torch.full_like(logprobs, -6.4), batch.mask, batch.advantages,
-                batch.behaviour_logprobs, batch.behaviour_known,
-            )  # fmt: skip
+                logprobs,
+                entropies,
+                torch.full_like(logprobs, -6.4),
+                batch.mask,
+                batch.advantages,
+                batch.behaviour_logprobs,
+                batch.behaviour_known,
+            )
             loss = losses.objective(scored, config, normalizer).loss
             loss.backward()
             total += float(loss.detach())
@@ -203,14 +208,15 @@ class _Workbench:
         return total
 
     def feature_cache_mb(self, images: int) -> float:
-        """Most memory of the features of so many images and their gradients, under a budget, in MiB."""
+        """Bound the memory of `images` images' features and gradients under a budget, in MiB."""
         screen = np.zeros((168, 112, 3), np.uint8)
         pads, response = self.vision.num_tokens(screen), [self.tokens.encode("a") + [self.tokens.im_end_id]]
         collator = Collator(self.tokens, self.vision, ImageCache(lambda name: screen + int(name) % 256, 2))
         features = ImageFeatures(
-            partial(tower_features, base_model(self.model)), trainable=self.trained_tower,
+            partial(tower_features, base_model(self.model)),
+            trainable=self.trained_tower,
             budget_bytes=FEATURE_BUDGET_MB << 20,
-        )  # fmt: skip
+        )
         for name in map(str, range(images)):
             steps = record_steps(self.tokens, "Click", [name], [pads], response, Window(1))
             batch = collator([Sample.from_step(step) for step in steps]).to(self.device)
@@ -247,28 +253,44 @@ class _Workbench:
         """
         members = [
             Trajectory(
-                "t", 0, trajectory_id=f"{number}", terminal=TerminalState.DONE, score=float(number % 2),
+                "t",
+                0,
+                trajectory_id=f"{number}",
+                terminal=TerminalState.DONE,
+                score=float(number % 2),
                 steps=tuple(
                     Step(
-                        one.prompt_ids, one.image_hashes, one.response_ids,
+                        one.prompt_ids,
+                        one.image_hashes,
+                        one.response_ids,
                         entropy=recorded[place] if recorded else None,
                     )
-                    for place, one in enumerate(samples) if one.trajectory == number
+                    for place, one in enumerate(samples)
+                    if one.trajectory == number
                 ),
             )
             for number in range(self.options.trajectories)
-        ]  # fmt: skip
+        ]
         settings = StepSettings(
-            losses.ObjectiveConfig(beta=0.1, entropy_coef=1e-12 if run_dropped else 0.0), BatchSettings(),
-            losses.EntropySelection(0.8), recorded_entropies=recorded is not None,
+            losses.ObjectiveConfig(beta=0.1, entropy_coef=1e-12 if run_dropped else 0.0),
+            BatchSettings(),
+            losses.EntropySelection(0.8),
+            recorded_entropies=recorded is not None,
             micro_batch_tokens=self.options.micro_batch_tokens,
-        )  # fmt: skip
+        )
         images = ImageCache(self.screens.__getitem__, 2048)
         collator = Collator(self.tokens, self.vision, images, share_prompts=False, merge_prefixes=False)
         runner = StepRunner(
-            settings, collator, Policy(self.model, self.tokens.suppressed_ids), self._reference, demonstrations=(),
-            ranks=ALONE, device=self.device, memory=self._memory, backward=torch.Tensor.backward,
-        )  # fmt: skip
+            settings,
+            collator,
+            Policy(self.model, self.tokens.suppressed_ids),
+            self._reference,
+            demonstrations=(),
+            ranks=ALONE,
+            device=self.device,
+            memory=self._memory,
+            backward=torch.Tensor.backward,
+        )
         self.model.zero_grad(set_to_none=True)
         started = clock(self.device)
         runner.begin(Lease((Group("g", "t", tuple(members)),), 1), step=0, version=0, unpublished=0)
@@ -343,7 +365,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
 def _dropping(
     bench: _Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
 ) -> dict[str, float]:
-    """What a step takes that leaves out what its selection drops, over one that runs it."""
+    """Measure a step that leaves out what its selection drops, over one that runs it."""
     _, kept = bench.step_s(samples)  # it warms up, and says what to record so that all drop the same steps
     ways: dict[str, dict[str, Any]] = {"": {}, "_recorded": {"recorded": kept}, "_whole": {"run_dropped": True}}
     found: dict[str, list[float]] = {name: [] for name in ways}

@@ -37,7 +37,9 @@ from dart_train.trainer.image_features import ImageFeatures, cut_ahead, features
 from dart_train.trainer.policy_logprobs import response_logprobs, tower_features
 from dart_train.trainer.weights.model_loading import load_model
 
-ROLLOUTS, STEPS, RESPONSE = 8, 8, 24
+ROLLOUTS = 8
+STEPS = 8
+RESPONSE = 24
 SCREEN = (224, 168)
 TRL_ROWS = 8
 """Of a micro-batch of TRL's: eight of them are a step."""
@@ -110,9 +112,14 @@ class Workbench:
             for batch in cut_ahead(batches, features):
                 logprobs, entropies = response_logprobs(model, batch, (), features=features)
                 scored = losses.Scored(
-                    logprobs, entropies, logprobs.detach(), batch.mask, batch.advantages, batch.behaviour_logprobs,
+                    logprobs,
+                    entropies,
+                    logprobs.detach(),
+                    batch.mask,
+                    batch.advantages,
+                    batch.behaviour_logprobs,
                     batch.behaviour_known,
-                )  # fmt: skip
+                )
                 config = losses.ObjectiveConfig(losses.GRPO(epsilon=0.2, epsilon_high=0.2, delta=None), beta=0.0)
                 normalizer = losses.Normalizer(sum(len(each.response_ids) for each in samples), len(samples))
                 losses.objective(scored, config, normalizer).loss.backward()
@@ -132,12 +139,27 @@ class Workbench:
 
         with tempfile.TemporaryDirectory() as place:
             arguments = GRPOConfig(
-                output_dir=place, use_cpu=True, bf16=False, beta=0.0, report_to="none", loss_type="grpo", epsilon=0.2,
-                per_device_train_batch_size=TRL_ROWS, gradient_accumulation_steps=len(samples) // TRL_ROWS,
-                num_generations=STEPS, max_completion_length=RESPONSE, gradient_checkpointing=False, max_steps=repeat,
-                learning_rate=1e-6, lr_scheduler_type="constant", logging_steps=1, save_strategy="no",
-                disable_tqdm=True, max_grad_norm=1.0, shuffle_dataset=False,
-            )  # fmt: skip
+                output_dir=place,
+                use_cpu=True,
+                bf16=False,
+                beta=0.0,
+                report_to="none",
+                loss_type="grpo",
+                epsilon=0.2,
+                per_device_train_batch_size=TRL_ROWS,
+                gradient_accumulation_steps=len(samples) // TRL_ROWS,
+                num_generations=STEPS,
+                max_completion_length=RESPONSE,
+                gradient_checkpointing=False,
+                max_steps=repeat,
+                learning_rate=1e-6,
+                lr_scheduler_type="constant",
+                logging_steps=1,
+                save_strategy="no",
+                disable_tqdm=True,
+                max_grad_norm=1.0,
+                shuffle_dataset=False,
+            )
             trainer = GRPOTrainer(
                 model=AutoModelForImageTextToText.from_pretrained(self.dir, dtype=torch.float32),
                 reward_funcs=_no_reward,
@@ -153,7 +175,7 @@ class Workbench:
         return clock.steps
 
     def _inputs(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """What TRL's trainer makes of generated completions: padded on both sides, an image for each place."""
+        """Batch completions as TRL's trainer does: padded on both sides, an image for each place."""
         prompts = _padded([sample.prompt_ids for sample in samples], self.tokens.pad_id, left=True)
         responses = _padded([sample.response_ids for sample in samples], self.tokens.pad_id)
         prompt_mask = _padded([[1] * len(sample.prompt_ids) for sample in samples], 0, left=True)

@@ -177,7 +177,7 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr[done.stderr.index("{") :])["census"]["eligible"] == 0
+    assert json.loads((tmp_path / "status.json").read_text())["census"]["eligible"] == 0
     config.write_text(config.read_text().replace("Loops", "Lops"))
     failed = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert failed.returncode != 0 and "did you mean 'Loops'" in failed.stderr and "Traceback" not in failed.stderr
