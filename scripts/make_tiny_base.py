@@ -42,9 +42,9 @@ from dart_agent.models.tiny_model import INSTRUCTION_WORDS
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
-from dart_train.modules.demo_models import demo_models
-from dart_train.modules.module_context import open_data
-from dart_train.modules.prepare import place_model
+from dart_train.processes.demo_models import demo_models
+from dart_train.processes.module_context import open_data
+from dart_train.processes.prepare import place_model
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import train_supervised
 

@@ -12,7 +12,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_train.config.run_config import load_config
-from dart_train.modules.prepare import place_model
+from dart_train.processes.prepare import place_model
 from tests.helpers.scripts import load_script
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
-from dart_train.modules.prepare import place_model
+from dart_train.processes.prepare import place_model
 from dart_train.trainer.weights.model_loading import load_model
 from tests.helpers.scripts import load_script
 

@@ -18,8 +18,8 @@ from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_gym.core.actions import Click
 from dart_gym.core.outcomes import Observation
 from dart_train.config.added_phases import AddedPhase
-from dart_train.modules.evaluate_version import ATTEMPTS, say_lost, task_steps
-from dart_train.modules.module_context import ModuleContext
+from dart_train.processes.evaluate_version import ATTEMPTS, say_lost, task_steps
+from dart_train.processes.module_context import ModuleContext
 from dart_train.run.run_directory import write_json
 
 CANDIDATES = 4

@@ -5,8 +5,8 @@ from pathlib import Path
 from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.launch import pipeline
-from dart_train.modules import write_report
-from dart_train.modules.module_context import ModuleContext
+from dart_train.processes import write_report
+from dart_train.processes.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectory, read_json, write_json
 
 SUFFIX = "-shuffled"

@@ -37,7 +37,7 @@ from dart_train.core.garbage_collection import collect_rarely
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight.statistics import count_states
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules.run_policy import make_policy
+from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.weight_files import Weights
 from dart_train.rollout.service.rollout_service import RolloutService
 from dart_train.rollout.settings.rollout_config import EngineConfig, RolloutConfig, SamplingConfig

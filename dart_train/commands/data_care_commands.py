@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the database's packages are imported by the commands, so th
     from dart_train.data.insight.status import Held, Status
     from dart_train.data.maintenance.integrity_check import CheckReport
     from dart_train.data.maintenance.retention import Collection
-    from dart_train.modules.module_context import ModuleContext
+    from dart_train.processes.module_context import ModuleContext
 
 FINDINGS_SHOWN = 30
 BAR_WIDTH = 24

@@ -19,7 +19,7 @@ from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsD
 from dart_train.config.run_config import ConfigError
 
 if TYPE_CHECKING:
-    from dart_train.modules.module_context import ModuleContext
+    from dart_train.processes.module_context import ModuleContext
 
 URL_VARIABLE = "DART_DATA_URL"
 

@@ -16,7 +16,7 @@ from dart_train.config.run_config import RunConfig, load_config
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, explained_file_errors
 
 if TYPE_CHECKING:
-    from dart_train.modules.module_context import ModuleContext
+    from dart_train.processes.module_context import ModuleContext
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file; `dart-train init` writes one")]
 Overrides = Annotated[
@@ -62,7 +62,7 @@ def module_context(
     nothing is created.
     """
     from dart_train.launch.pipeline import open_run
-    from dart_train.modules.module_context import ModuleContext
+    from dart_train.processes.module_context import ModuleContext
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for chatty in ("httpx", "botocore", "aiobotocore", "matplotlib"):

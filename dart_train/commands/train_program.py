@@ -38,7 +38,7 @@ from dart_train.config.run_config import ConfigError, dump_config
 from dart_train.run.run_directory import explained_file_errors
 
 if TYPE_CHECKING:
-    from dart_train.modules.module_context import ModuleContext
+    from dart_train.processes.module_context import ModuleContext
 
 app = typer.Typer(cls=Program, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 add_common_options(app, "dart-train")
@@ -107,7 +107,7 @@ def run(
 @on_run()
 def prepare(context: ModuleContext) -> None:
     """Place the model that the run starts from and publish it as version 0."""
-    from dart_train.modules import prepare as command
+    from dart_train.processes import prepare as command
 
     command.main(context)
 
@@ -116,7 +116,7 @@ def prepare(context: ModuleContext) -> None:
 @on_run(url=True)
 def demonstrate(context: ModuleContext) -> None:
     """Record demonstrations by the scripted oracles."""
-    from dart_train.modules import demonstrate as command
+    from dart_train.processes import demonstrate as command
 
     command.main(context)
 
@@ -129,7 +129,7 @@ def warmup(
     seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
 ) -> None:
     """Train on the demonstrations and publish version 1."""
-    from dart_train.modules import warmup as command
+    from dart_train.processes import warmup as command
 
     command.main(context, continue_to=continue_to, seconds=seconds)
 
@@ -147,7 +147,7 @@ def evaluate(
     gpu_memory: GPUMemory = None,
 ) -> None:
     """Play held-out seeds with fixed weights."""
-    from dart_train.modules import evaluate_version as command
+    from dart_train.processes import evaluate_version as command
     from dart_train.rollout.settings.rollout_config import EnginePlaces
 
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
@@ -179,7 +179,7 @@ def rollout(
     gpu_memory: GPUMemory = None,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
-    from dart_train.modules import rollout as command
+    from dart_train.processes import rollout as command
     from dart_train.rollout.settings.rollout_config import EnginePlaces
 
     command.main(context, plain=plain, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
@@ -189,7 +189,7 @@ def rollout(
 @on_run()
 def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
     """Train on leased groups and publish versions; by torchrun, in as many processes as it starts."""
-    from dart_train.modules import learn as command
+    from dart_train.processes import learn as command
 
     command.main(context, gpu_memory=gpu_memory)
 
@@ -198,7 +198,7 @@ def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
 @on_run(url=True)
 def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
     """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
-    from dart_train.modules import monitor as command
+    from dart_train.processes import monitor as command
     from dart_train.rollout.settings.rollout_config import EnginePlaces
 
     command.main(context, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
@@ -208,7 +208,7 @@ def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: 
 @on_run(reads=True)
 def report(context: ModuleContext) -> None:
     """Write report.html and report.json of a run, also while it goes on."""
-    from dart_train.modules import write_report as command
+    from dart_train.processes import write_report as command
 
     command.main(context)
     typer.echo(context.run.report)

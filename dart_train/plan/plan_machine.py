@@ -8,9 +8,9 @@ import psutil
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.device_peaks import peak_flops
-from dart_train.modules.demo_models import DEMO_MODELS, demo_model
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine
+from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
 
 

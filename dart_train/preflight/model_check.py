@@ -15,9 +15,9 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.suggestions import suggest
 from dart_train.config.run_config import RunConfig
-from dart_train.modules.demo_models import DEMO_MODELS, demo_model
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
+from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 
 INDEX = "model.safetensors.index.json"
 

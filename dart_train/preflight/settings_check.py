@@ -65,7 +65,7 @@ def library_check(config: RunConfig, ranks: int) -> None:
     """Have transformers check the trainer's arguments. Imports torch. Raises `ConfigError`."""
     from transformers.utils import logging
 
-    from dart_train.modules.learn import trainer_arguments
+    from dart_train.processes.learn import trainer_arguments
     from dart_train.run.run_directory import RunDirectory
 
     # transformers makes its output directory; what it warns of is for its own users.

@@ -21,10 +21,10 @@ from dart_train.config.run_config import ConfigError, RunConfig, parse_config
 from dart_train.config.task_names import check_tasks, expand, expand_rollout, expand_tasks
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules import prepare
-from dart_train.modules.evaluate_version import planned, policy_seeds, task_steps
-from dart_train.modules.learn import ROLLOUTS_ENDED, EndOfData
-from dart_train.modules.module_context import ModuleContext, check_model, published
+from dart_train.processes import prepare
+from dart_train.processes.evaluate_version import planned, policy_seeds, task_steps
+from dart_train.processes.learn import ROLLOUTS_ENDED, EndOfData
+from dart_train.processes.module_context import ModuleContext, check_model, published
 from dart_train.rollout.play.oracle_demonstrations import snapped
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError
@@ -224,7 +224,7 @@ def record_group(data: DataManager, name: str) -> None:
 
 
 def test_the_trainer_ends_once_rollouts_ended_and_too_few_groups_are_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_train.modules.learn.LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("dart_train.processes.learn.LOOK_INTERVAL_S", 0.0)
     context = make_context(tmp_path, make_config())
     with context.open_data() as data:
         ended = EndOfData(context, data, groups=1)
@@ -241,7 +241,7 @@ def test_the_trainer_ends_once_rollouts_ended_and_too_few_groups_are_left(tmp_pa
 
 
 def test_the_trainer_looks_into_the_data_base_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_train.modules.learn.LOOK_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("dart_train.processes.learn.LOOK_INTERVAL_S", 3600.0)
     context = make_context(tmp_path, make_config())
     context.stop = threading.Event()
     with context.open_data() as data:

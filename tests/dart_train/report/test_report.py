@@ -18,8 +18,8 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig, dump_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules import write_report as command
-from dart_train.modules.module_context import ModuleContext
+from dart_train.processes import write_report as command
+from dart_train.processes.module_context import ModuleContext
 from dart_train.report.gather import gather, rate_of, turns_of
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render

@@ -22,7 +22,7 @@ from dart_gym.core.errors import (
     UnknownTaskError,
 )
 from dart_gym.core.outcomes import Observation, TerminalState
-from dart_train.modules.evaluate_version import EpisodeLost, check_counted
+from dart_train.processes.evaluate_version import EpisodeLost, check_counted
 
 
 def keys(task: str, count: int) -> list[EpisodeKey]:

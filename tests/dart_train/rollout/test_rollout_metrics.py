@@ -15,7 +15,7 @@ from service_parts import CLICK, TASKS, config_of
 
 from dart_agent.engines.remote.engine_server import EngineServer
 from dart_gym.core.errors import AddressError, ConfigurationError
-from dart_train.modules.rollout import listen_address
+from dart_train.processes.rollout import listen_address
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service.exposition import prometheus_text
 from dart_train.rollout.service.rollout_service import RolloutService

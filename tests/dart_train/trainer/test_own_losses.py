@@ -15,8 +15,8 @@ import torch
 from dart_train.config.run_config import parse_config
 from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import open_run
-from dart_train.modules.learn import ROLLOUTS_ENDED
-from dart_train.modules.module_context import open_data
+from dart_train.processes.learn import ROLLOUTS_ENDED
+from dart_train.processes.module_context import open_data
 from dart_train.trainer import losses
 from tests.helpers.packages import install
 

@@ -16,9 +16,9 @@ from dart_train.config.run_config import ConfigError, parse_config
 from dart_train.core.fingerprint import Fingerprint, read_fingerprint
 from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import open_run
-from dart_train.modules import learn
-from dart_train.modules.learn import ROLLOUTS_ENDED
-from dart_train.modules.module_context import ModuleContext, open_data
+from dart_train.processes import learn
+from dart_train.processes.learn import ROLLOUTS_ENDED
+from dart_train.processes.module_context import ModuleContext, open_data
 from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.settings.grpo_settings import GRPOSettings
 from dart_train.trainer.settings.trainer_section import TRAINERS

@@ -13,9 +13,9 @@ from dart_train.config.run_config import dump_config, parse_config
 from dart_train.core.metrics_log import read_metrics
 from dart_train.core.package_version import VERSION
 from dart_train.launch.pipeline import placed
-from dart_train.modules import warmup
-from dart_train.modules.module_context import ModuleContext, open_data
 from dart_train.placement.placement import place
+from dart_train.processes import warmup
+from dart_train.processes.module_context import ModuleContext, open_data
 from dart_train.run.run_directory import RunDirectory, write_json
 from dart_train.run.supervisor import python_module
 from dart_train.trainer.weights.model_loading import load_model

@@ -1,6 +1,6 @@
 """Writes `report.html` and `report.json` from what a run has left behind."""
 
-from dart_train.modules.module_context import ModuleContext
+from dart_train.processes.module_context import ModuleContext
 from dart_train.report.gather import gather
 from dart_train.report.report_page import render
 from dart_train.run.run_directory import write_json, write_text

@@ -11,10 +11,10 @@ import pytest
 
 from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.modules.learn import STOP_TRAINING, EndOfData
-from dart_train.modules.module_context import ModuleContext
-from dart_train.modules.monitor import best_of, copy_version, hold, out_of_patience
-from dart_train.modules.rollout import seconds_left
+from dart_train.processes.learn import STOP_TRAINING, EndOfData
+from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.monitor import best_of, copy_version, hold, out_of_patience
+from dart_train.processes.rollout import seconds_left
 from dart_train.run.run_directory import RunDirectory
 
 CONFIG = Path(__file__).parents[1] / "e2e.yaml"

@@ -9,7 +9,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import PlayableSession
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.core.train_errors import DartTrainError
-from dart_train.modules.module_context import ModuleContext
+from dart_train.processes.module_context import ModuleContext
 from dart_train.rollout.play.oracle_demonstrations import (
     SOURCE,
     DemonstratingPolicy,

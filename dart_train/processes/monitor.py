@@ -32,10 +32,10 @@ from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules.evaluate_version import policy_seeds, say_lost, task_steps
-from dart_train.modules.learn import STOP_TRAINING
-from dart_train.modules.module_context import ModuleContext, published
-from dart_train.modules.run_policy import make_policy
+from dart_train.processes.evaluate_version import policy_seeds, say_lost, task_steps
+from dart_train.processes.learn import STOP_TRAINING
+from dart_train.processes.module_context import ModuleContext, published
+from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync

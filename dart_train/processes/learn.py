@@ -16,7 +16,7 @@ from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.rank_environment import follow_launcher, local_rank
 from dart_train.data.manager.leasing import Leasing
-from dart_train.modules.module_context import ModuleContext, published, stop_on_signals
+from dart_train.processes.module_context import ModuleContext, published, stop_on_signals
 from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
@@ -121,7 +121,7 @@ def _learn(context: ModuleContext) -> None:
         )
         demonstrations: Sequence[Sample] = ()
         if arguments.supervised_coef:
-            from dart_train.modules.warmup import load_samples
+            from dart_train.processes.warmup import load_samples
 
             demonstrations = load_samples(context.config, data, newest.path, wanted=1)
         # An adapter belongs to the weights that it was begun on, which are the reference as well when it is off.

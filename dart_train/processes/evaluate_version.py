@@ -20,9 +20,9 @@ from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.utils.owned_directories import owned_directory
 from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
-from dart_train.modules.module_context import ModuleContext, check_model, published
-from dart_train.modules.run_policy import make_policy
 from dart_train.nodes.run_on_nodes import engines_on_nodes
+from dart_train.processes.module_context import ModuleContext, check_model, published
+from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.settings.rollout_config import EnginePlaces, SamplingConfig

@@ -13,8 +13,8 @@ from dart_train.config.run_config import RunConfig
 from dart_train.core.rank_environment import follow_launcher, rank, rank_count
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.modules.module_context import ModuleContext
-from dart_train.modules.module_context import Progress as PanelProgress
+from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.module_context import Progress as PanelProgress
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.supervised import Progress, SupervisedConfig, TrainedAs, train_supervised

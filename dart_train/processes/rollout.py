@@ -19,10 +19,10 @@ from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.core.availability import insist
 from dart_train.core.garbage_collection import collect_rarely
 from dart_train.core.metrics_log import MetricsLog, read_metrics
-from dart_train.modules.learn import ROLLOUTS_ENDED
-from dart_train.modules.module_context import ModuleContext, published
-from dart_train.modules.run_policy import make_policy
 from dart_train.nodes.run_on_nodes import engines_on_nodes
+from dart_train.processes.learn import ROLLOUTS_ENDED
+from dart_train.processes.module_context import ModuleContext, published
+from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
 from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary

@@ -9,8 +9,8 @@ import pytest
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.store.schema import CheckpointStatus
-from dart_train.modules import module_context
-from dart_train.modules.module_context import published
+from dart_train.processes import module_context
+from dart_train.processes.module_context import published
 
 
 class Versions:
