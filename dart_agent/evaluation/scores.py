@@ -124,7 +124,7 @@ def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, s
 
 
 def _mean_interval(rates: Sequence[float], episodes: int) -> tuple[float, float]:
-    """The 95 % interval of the mean of tasks' success rates.
+    """The 95 % interval of the mean of tasks' rates of success, in an episode or in one of k.
 
     Few tasks, or tasks with equal rates, have a bootstrap interval without width: 4 of 4 episodes would prove 100 %.
     Wilson's interval of as many independent episodes is the least that can be unknown.
@@ -184,7 +184,9 @@ def score_group(name: str, scores: Sequence[TaskScore], k: int) -> GroupScore:
     """
     counted = [score for score in scores if score.episodes]
     rates = [score.rate for score in counted]
-    passes = [pass_at_k(score.episodes, score.successes, k) for score in counted if score.episodes >= k]
+    enough = [score for score in counted if score.episodes >= k]
+    passes = [pass_at_k(score.episodes, score.successes, k) for score in enough]
+    attempts = sum(score.episodes // k for score in enough)  # sets of k episodes that share none
     return GroupScore(
         name=name,
         tasks=len(counted),
@@ -192,7 +194,7 @@ def score_group(name: str, scores: Sequence[TaskScore], k: int) -> GroupScore:
         pass_1_interval=_mean_interval(rates, sum(score.episodes for score in counted)),
         k=k,
         pass_k=mean(passes),
-        pass_k_interval=bootstrap_interval(passes) if len(passes) > 1 else None,
+        pass_k_interval=_mean_interval(passes, attempts) if len(passes) > 1 else None,
         pass_k_tasks=len(passes),
         total=total_score(scores),
     )

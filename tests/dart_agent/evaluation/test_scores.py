@@ -88,6 +88,8 @@ def test_equal_rates_prove_no_certainty():
     solved = [score_task(name, [outcome(name, n, 1.0, "done", "") for n in range(4)]) for name in ("s/a", "s/b", "s/c")]
     [group, _] = score_groups(solved, dict.fromkeys(("s/a", "s/b", "s/c"), "x"), k=1)
     assert group.pass_1_interval == wilson_interval(12, 12)
+    [group, _] = score_groups(solved, dict.fromkeys(("s/a", "s/b", "s/c"), "x"), k=2)
+    assert group.pass_k_interval == wilson_interval(6, 6), "four episodes are two attempts of two"
 
 
 def test_an_application_without_episodes_that_count():
