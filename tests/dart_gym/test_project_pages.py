@@ -39,7 +39,7 @@ def test_a_checkout_names_its_files():
 
 
 def test_a_wheel_gives_whole_addresses(wheel):
-    assert page("guides/engines") == f"{URLS['Documentation']}/engines.md"
+    assert page("guides/engines") == f"{URLS['Documentation']}/guides/engines.md"
     assert (
         with_addresses("see docs/reference/formats.md, docs/guides/ray.md.")
         == f"see {page('reference/formats')}, {page('guides/ray')}."

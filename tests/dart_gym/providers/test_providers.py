@@ -34,7 +34,7 @@ from dart_gym.providers.provider_registry import PROVIDERS, make_provider
         ("docker", {"user": "root"}, "user"),
         ("docker", {"seccomp": "/nowhere/profile.json"}, "cannot be read"),
         ("docker", {"host": "tcp://elsewhere:2375"}, "not of this machine"),
-        ("xvfb", {"image": "x"}, "it has none"),
+        ("xvfb", {"image": "x"}, "it has no keys"),
         ("url", {}, "urls"),
         ("url", {"urls": ","}, "urls"),
         ("url", {"urls": "ftp://host"}, "http://host:5000"),

@@ -62,7 +62,7 @@ async def test_without_its_window_manager_a_desktop_has_ended_and_the_next_reset
         for kill in ("pkill openbox", "pkill -9 openbox"):
             lost = await session.reset(task(run(kill), run("sleep 9")), seed=1)
             assert lost.terminal is TerminalState.ENV_ERROR and lost.evaluation.score is None, lost
-            assert "set-up step" in lost.evaluation.detail and "ended by itself" in lost.evaluation.detail
+            assert "set-up step" in lost.evaluation.detail and "the desktop has ended" in lost.evaluation.detail
             assert await score(session, plain) == 1.0
         await session.reset(plain, seed=1)
         await session._slot._desktop.launch(["pkill", "openbox"])
