@@ -27,6 +27,9 @@ _TRAINER = {
 REMOVED: Mapping[str, str] = {
     **{f"trainer.{name}": f"it is always {value!r} now" for name, value in _TRAINER.items()},
     "trainer.activation_checkpointing": "it is always that of trainer.gradient_checkpointing now; set that",
+    "controls.constant_click": "it is always false now, unless controls.phases names constant-click",
+    "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
+    "rollout.over_provision": "it is always 1.0 now, but for rollout.mode batch-wise-1.5",
 }
 """What holds instead of each removed key."""
 
