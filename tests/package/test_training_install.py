@@ -14,7 +14,8 @@ from tests.package.test_first_steps import CHECKOUT
 pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]
 SHORT = (
     "demonstrations.per_task=16", "warmup.max_steps=20", "rollout.budget_rollouts=32", "evaluation.episodes=4",
-    "warmup.batch_size=16", "trainer.groups_per_step=2", "data.curation.pool_sources=[oracle]",
+    "warmup.batch_size=16", "trainer.groups_per_step=2", "data.curation.experience_pool=true",
+    "data.curation.pool_sources=[oracle]",
 )  # fmt: skip
 """A first update within a minute: the pool gives groups that fail as a whole a success, so that there is one."""
 
