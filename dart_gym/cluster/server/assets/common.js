@@ -60,6 +60,7 @@ function precise(value) {
 
 const short = value => String(+value.toPrecision(3));
 const spaced = name => String(name).replaceAll("_", " ");
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 function describe(action) {
   const point = action.x === undefined || action.x === null ? "" : ` (${action.x}, ${action.y})`;

@@ -45,7 +45,7 @@ const episodesView = (() => {
     element.role = "option";
     element.id = "episode-" + row.id;
     element.append(scoreChip(row), make("span", "name", row.task_id),
-      make("span", "more", [`seed ${row.seed}`, spaced(row.terminal), `${row.num_actions} actions`, row.policy].filter(Boolean).join(" · ")));
+      make("span", "more", [`seed ${row.seed}`, spaced(row.terminal), counted(row.num_actions, "action"), row.policy].filter(Boolean).join(" · ")));
     element.ariaSelected = "false";
     element.addEventListener("click", () => open(row.id));
     row.words = `${row.task_id} ${row.policy} ${row.terminal} ${row.instruction}`.toLowerCase();

@@ -55,7 +55,7 @@ function timingSection(timings) {
 
 function outcomeOf(episode) {
   const score = episode.score === null ? "without a score" : `with a score of ${episode.score}`;
-  return `Ended as ${spaced(episode.terminal)} after ${episode.num_actions} actions, ${score}.`;
+  return `Ended as ${spaced(episode.terminal)} after ${counted(episode.num_actions, "action")}, ${score}.`;
 }
 
 function sideOf(episode, frame) {
