@@ -16,7 +16,7 @@ from dart_gym.utils.processes import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "with_pip.md").read_text(encoding="utf-8")
-MEASURED = json.loads((ROOT / "docs" / "measured" / "first.json").read_text(encoding="utf-8"))
+MEASURED = json.loads((ROOT / "docs" / "measured" / "with_pip" / "first.json").read_text(encoding="utf-8"))
 SHIPPED = ROOT / "dart_train" / "assets" / "first" / "quickstart" / "run.yaml"
 
 
