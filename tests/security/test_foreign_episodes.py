@@ -14,7 +14,7 @@ from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, image_
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
-from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.exports.osworld_results import export_osworld, export_results
 from dart_agent.viewer.recorded_episodes import render_page
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.png import encode_png
@@ -40,7 +40,7 @@ def forged(directory, **changes):
 
 def exports(directory, tmp_path):
     yield lambda: build_dataset([directory], tmp_path / "cache").to_list()
-    yield lambda: export_osworld([directory], tmp_path / "results")
+    yield lambda: export_results([directory], tmp_path / "results")
     yield lambda: render_page(read_episode(directory), directory)
 
 
@@ -68,6 +68,7 @@ def test_a_link_in_place_of_a_screenshot_is_not_followed_into_an_export(tmp_path
                 (RecordError, datasets.exceptions.DatasetGenerationError), match="cannot read|not the image|generat"
             ):
                 export()
+        assert not [path for path in (tmp_path / "results").rglob("*.png")], "nothing of the other file is there"
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "fifo"])
