@@ -89,10 +89,8 @@ def view(
         records = RecordedEpisodes(roots, decode)
         async with contextlib.AsyncExitStack() as stack:
             if urls:
-                views, routes = (
-                    ["live"],
-                    await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env), timeout)),
-                )
+                views = ["live"]
+                routes = await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env), timeout))
             if roots:
                 views, routes = [*views, *records.views], [*routes, *records.routes]
             await serve_page(await stack.enter_async_context(PageServer(views, routes, port)), browser)

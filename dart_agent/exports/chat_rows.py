@@ -60,21 +60,20 @@ def _export(episodes: Iterable[Path], out: Path, *, inline: bool) -> str:
             try:
                 record = read_episode(path)
                 row, shown = chat_row(record, left_out)
-                images = [] if record.lost_by else [_png(path, name) for name in shown]
+                key = hashlib.blake2b(json.dumps([row["messages"], shown]).encode(), digest_size=16).digest()
+                if record.lost_by:
+                    left_out["lost episodes"] += 1
+                elif not shown:
+                    left_out["episodes without a response to a screenshot"] += 1
+                elif key in seen:
+                    left_out["equal episodes"] += 1
+                else:
+                    images = [_png(path, name) for name in shown]  # only of what is written
+                    _write(file, row, images, None if inline else place, shown)
+                    seen.add(key)
+                    rows += 1
             except RecordError as error:
                 damaged.append(str(error))
-                continue
-            key = hashlib.blake2b(json.dumps([row["messages"], shown]).encode(), digest_size=16).digest()
-            if record.lost_by:
-                left_out["lost episodes"] += 1
-            elif not shown:
-                left_out["episodes without a response to a screenshot"] += 1
-            elif key in seen:
-                left_out["equal episodes"] += 1
-            else:
-                seen.add(key)
-                _write(file, row, images, None if inline else place, shown)
-                rows += 1
         said = [f"{rows} conversations", *(f"{count} {what} left out" for what, count in sorted(left_out.items()))]
         if damaged:
             said.append(f"{len(damaged)} damaged episodes left out ({damaged[0]})")

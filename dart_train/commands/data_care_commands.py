@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.bar import Bar
@@ -52,14 +52,17 @@ def status(
     """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
     with context.open_data() as data:
         now = data.status()
-    shown: dict[str, Any] = {
+    shown = {
         "census": now.census.parts(),
         "newest_version": now.newest_version,
         "diagnosis": now.diagnosis,
+        "serving": {name: life.version for life in now.versions for name in life.replicas},
+        "tasks": list(map(dataclasses.asdict, now.tasks)),
+        "pool": list(map(dataclasses.asdict, now.pool)),
+        "dropped_groups": dict(now.dropped_groups),
+        **now.figures,
     }
-    shown["serving"] = {name: life.version for life in now.versions for name in life.replicas}
-    shown["tasks"], shown["pool"] = (list(map(dataclasses.asdict, one)) for one in (now.tasks, now.pool))
-    write_json(json_file, {**shown, "dropped_groups": dict(now.dropped_groups), **now.figures})
+    write_json(json_file, shown)
     show_status(now, Console())
 
 

@@ -300,9 +300,9 @@ def rope_positions(
         position += start - index
         end = start + frames * rows * columns
         out[:, start:end] = position + np.indices((frames, rows, columns)).reshape(3, -1)
-        position = position + max(rows, columns)
+        position += max(rows, columns)
         index = end
-        taken = taken + end - start
+        taken += end - start
     out[:, index:] = np.arange(position, position + len(token_ids) - index)
     return out
 

@@ -96,7 +96,7 @@ def _segments(
             name = _NAME.match(text, start)
             if name and name[1].lower() in known and not _quoted_later(text, marker, found.end()):
                 raise
-            tries = tries + 1
+            tries += 1
             searched = found.end()
             problem = problem or error
             continue

@@ -101,7 +101,7 @@ class ServerRecord:
 
     def failed(self, now: float) -> None:
         """Note that it did not answer, or takes nobody."""
-        self.failures = self.failures + 1
+        self.failures += 1
         self.asked_at = -math.inf
         self.placed = 0
         self.down_until = now + backoff(self.failures, FIRST_REST_S, LAST_REST_S)

@@ -109,8 +109,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
-        self._depth = 0
+        self._at = self._depth = 0
         self._has_patterns = "extglob" in text
         self._ahead: str | Word | None = None
         self._waiting: list[tuple[Simple, Word, bool]] = []  # here-documents that begin at the next line
@@ -292,8 +291,7 @@ class _Reader:
 
     def _arithmetic(self, word: Word | None, start: int) -> bool:
         """Read `((...))` from behind its parentheses; False where it is a subshell in a substitution after all."""
-        depth = 2
-        at = start
+        depth, at = 2, start
         text = self._text
         inner = Word()
         while at < len(text):
