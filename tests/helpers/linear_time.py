@@ -6,9 +6,9 @@ import time
 
 from dart_gym.core.errors import DartGymError
 
-SHORT = 40_000
+SHORT = 20_000
 QUICK_S = 0.02
-"""What is read faster than this at `SHORT` characters is not looked at again: a square would have taken seconds."""
+"""What is read faster than this at `SHORT` characters is not looked at again: a square would have taken 0.2 s."""
 
 MOST_GROWTH = 9.0
 """Times slower at four times the length: linear is 4, quadratic 16."""
