@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import socket
+import urllib.error
 
 import pytest
 
@@ -10,13 +13,17 @@ from dart_gym.core.actions import Done
 from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError, StuckProgramError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.confinement import resource_limits
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.keeper import held_up, keeper_process
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
+from dart_gym.tasks.evaluation import evaluator_worker
+from dart_gym.tasks.evaluation.blame import of_the_agent
 from dart_gym.tasks.evaluation.evaluator import evaluate
-from dart_gym.tasks.evaluation.foreign_reward import run_reward
+from dart_gym.tasks.evaluation.evaluator_worker_main import is_ours
+from dart_gym.tasks.evaluation.foreign_reward import read_end, run_reward
 from dart_gym.tasks.evaluation.metric_control import works_without_the_agent
 from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.evaluation.watched_desktop import watch
@@ -179,6 +186,19 @@ async def test_a_program_that_does_not_answer_a_getter_is_worth_0_on_a_busy_mach
 
 
 @pytest.mark.desktop
+@pytest.mark.skipif(not resource_limits.group_places(), reason="without control groups only the machine counts")
+async def test_programs_of_a_desktop_that_are_ended_for_memory_explain_no_end_of_the_evaluator(desktop, monkeypatch):
+    """The agent's program kills the evaluator that runs it, while others of its desktop use up their memory."""
+    ended = itertools.count()
+    monkeypatch.setattr(evaluator_worker, "ended_for_memory", lambda vmstat: next(ended))
+    await desktop.write_file("/home/user/result", b"import os; os.kill(os.getpid(), 9)")
+    program = {**FILE, "dest": "result.py"}
+    check = {"func": "check_python_file_by_test_suite", "result": program, "expected": program}
+    assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE, official=True)), evaluation
+    assert "killed by SIGKILL" in evaluation.detail
+
+
+@pytest.mark.desktop
 async def test_a_program_that_the_machine_lacks_is_an_error(desktop):
     check = {**SAME, "postconfig": [{"type": "execute", "parameters": {"command": ["absent-program"]}}]}
     evaluation = await evaluate(desktop, check, TerminalState.DONE)
@@ -218,6 +238,8 @@ async def test_who_ends_the_desktop_while_it_is_judged_has_ended_it(cluster, att
         ("mkdir ~/a", "open('/home/user/a')", 0.0),
         ("true", "open('/home/user/a')", 0.0),  # it was never made, or deleted
         ("echo 1 > ~/a", "import os\nif os.path.exists('/home/user/a'): os.abort()\nprint('REWARD: 0')", 0.0),
+        ("true", "import glob; glob.glob('/home/user/*.txt')[0]", 0.0),  # nothing was made
+        ("true", "import os; assert os.path.exists('/home/user/a')", 0.0),
         ("echo 1 > ~/a", "raise KeyError('ours')", None),
         ("echo 1 > ~/a", "open('/nothing/of/the/desktop')", None),
     ],
@@ -241,6 +263,40 @@ async def test_the_machine_s_failure_is_not_taken_for_a_missing_file(desktop, mo
 
 
 # --- without a desktop
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "raised", "wanted"),
+    [
+        (1, "", "IndexError: list index out of range", True),
+        (1, "", "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", True),
+        (1, "", "subprocess.CalledProcessError: Command '['desktop', 'run']' returned non-zero exit status 1.", True),
+        (1, "", "TypeError: 'NoneType' object is not subscriptable", True),
+        (1, "", "ValueError: invalid literal for int() with base 10: ''", True),
+        (1, "", "ValueError: max() arg is an empty sequence", True),
+        (0, "REWARD: nan", "", True),
+        (0, "", "", True),  # main() returned early
+        (3, "", "", True),
+        (1, "", "ModuleNotFoundError: No module named 'x'", False),
+        (1, "", "NameError: name 'x' is not defined", False),
+        (1, "", "TypeError: f() takes 1 positional argument but 2 were given", False),
+        (-9, "", "", False),
+        (127, "", "", False),
+        (0, "REWARD: 2", "", False),
+    ],
+)
+def test_a_program_that_ends_for_want_of_anything_is_no_way_out(status, output, raised, wanted):
+    errors = f'Traceback (most recent call last):\n  File "/x/bundle/reward.py", line 3\n{raised}\n' if raised else ""
+    ended = read_end("reward.py", "python", status, output, errors)
+    assert of_the_agent(ended, ended) is wanted
+    assert of_the_agent(ended, None)
+
+
+def test_words_that_the_agent_has_left_make_no_failure_of_the_network():
+    config = {"type": "vm_file", "path": "x"}
+    assert not is_ours(ValueError("could not convert string to float: 'net::ERR_NAME_NOT_RESOLVED'"), config, is_ours)
+    assert is_ours(socket.gaierror("getaddrinfo failed"), config, is_ours)
+    assert not is_ours(urllib.error.URLError("http://localhost:9222: net::ERR_FAILED"), config, is_ours)
 
 
 @pytest.mark.parametrize(

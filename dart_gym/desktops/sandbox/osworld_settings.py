@@ -157,11 +157,13 @@ _DEFAULTS = (
     _opened_by("org.gnome.Evince", "documents", *_all("application", "pdf postscript x-dvi"), "image/vnd.djvu"),
     _opened_by("org.gnome.Nautilus", "folders", "inode/directory"),
     _opened_by("org.gnome.gedit", "texts",
-               *_all("text", "plain markdown xml css x-python x-python3 x-csrc x-chdr x-c++src x-java x-log x-tex "
-                             "x-bibtex x-script.python javascript tab-separated-values"),
+               *_all("text", "plain markdown xml css x-python x-python3 x-csrc x-chdr x-c++src x-c++hdr x-java x-log "
+                             "x-tex x-makefile x-pascal x-tcl x-moc x-bibtex x-script.python javascript "
+                             "tab-separated-values"),
                *_all("application", "x-shellscript json xml javascript x-yaml toml sql x-perl")),
     _opened_by("org.gnome.eog", "pictures",
-               *_all("image", "png jpeg gif bmp svg+xml tiff webp x-portable-pixmap x-icon x-tga")),
+               *_all("image", "png jpeg gif bmp svg+xml tiff webp x-portable-pixmap x-portable-anymap "
+                              "x-portable-bitmap x-portable-graymap x-xbitmap x-xpixmap x-pcx x-icon x-tga")),
     _opened_by("gimp", "GIMP's pictures", "image/x-xcf", "image/x-psd", "image/vnd.adobe.photoshop"),
     # GNOME's player, and not VLC: one of OSWorld's tasks is to make VLC that.
     _opened_by("org.gnome.Totem", "videos and music", *_all("video", _VIDEOS),

@@ -323,10 +323,16 @@ class EvaluatorWorker:
             machine = ended_by_the_machine(
                 number,
                 own_memory=self._counted.short_of_own_memory(),
-                machine_ended=ended_for_memory(_VMSTAT.read_text()) - self._ended_before,
+                machine_ended=self._ended_meanwhile(),
             )
             return self._failure(words, machine=machine)
         return self._failure(f"the evaluator ended with status {code} in {what}{self._last_words()}")
+
+    def _ended_meanwhile(self) -> int:
+        """Return how many processes the kernel has ended for memory, of the evaluator's own where that is counted."""
+        if self._groups:
+            return self._counted.ended_for_memory()
+        return ended_for_memory(_VMSTAT.read_text()) - self._ended_before
 
     def _last_words(self) -> str:
         words = self._log.read_bytes()[-1500:].decode(errors="replace").strip()

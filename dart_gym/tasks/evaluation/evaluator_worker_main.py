@@ -44,6 +44,7 @@ HOME = "/home/user"
 neighbours: dict = {}  # modules by name
 GIVEN_BY_THE_TASK = ("rule", "rule_relativeTime", "cloud_file", "cache_file", "googledrive_file")  # not by the desktop
 OURS = (ImportError, NotImplementedError, NameError)
+NETWORK_PACKAGES = ("aiohttp", "http", "playwright", "requests", "socket", "ssl", "urllib", "urllib3")
 LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|\[::1\]")
 OUTSIDE = re.compile(r"host='|Max retries|Name or service|name resolution|net::ERR_|getaddrinfo")
 
@@ -240,7 +241,8 @@ def is_ours(error, config, getter):
     if isinstance(error, KeyError) and error.args and error.args[0] not in config:
         name = re.escape(repr(error.args[0]).strip("'\""))
         return re.search(rf"config(\[|\.get\()\s*['\"]{name}['\"]", inspect.getsource(getter)) is not None
-    return OUTSIDE.search(text) is not None and LOOPBACK.search(text) is None
+    packages = {kind.__module__.split(".")[0] for kind in type(error).__mro__}  # others quote what the agent has left
+    return bool(packages.intersection(NETWORK_PACKAGES) and OUTSIDE.search(text) and not LOOPBACK.search(text))
 
 
 def scored(metric):

@@ -10,8 +10,9 @@ Invariants:
     - What the desktop hands over is data (`desktop_archive`): it becomes files below /home/user and /tmp, which hold
       nothing else. Program, references and commands lie elsewhere and are read-only, also for the program itself.
     - A score is a number in [0, 1] that was printed as documented by a program that ended well. A program that fails
-      is run again without any files of the agent: one that fails there, too, is an evaluation error with its reason,
-      and one that does not is a score of 0, for it has failed by what the agent left.
+      is run again without any files of the agent: one that fails there, too, is an evaluation error with its reason
+      (but not one that fails for want of anything to look at), and one that does not is a score of 0, for it has
+      failed by what the agent left.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from dart_gym.core.errors import DartGymError, DesktopError, DesktopStateError, 
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.evaluation import evaluator_environment
-from dart_gym.tasks.evaluation.blame import ProgramEnd, of_the_agent
+from dart_gym.tasks.evaluation.blame import ProgramEnd, for_want_of_anything, of_the_agent
 from dart_gym.tasks.evaluation.evaluator import cache_directory
 from dart_gym.tasks.evaluation.evaluator_worker import (
     GIVEN,
@@ -201,9 +202,15 @@ def read_end(script: str, kind: str, status: int | None, output: str, errors: st
         return read_score(script, kind, status, output, errors)
     except EvaluationFailure as failure:
         said = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-        raised = _RAISED.match(said)
-        name = raised[1].rpartition(".")[2] if raised else f"status {status}"
-        return ProgramEnd(f"{name} {_LINE.findall(errors)[-1:]}", str(failure), bool(_DESKTOP_FILE.search(said)))
+        raised = _RAISED.match(said) if "Traceback (most recent call last)" in errors else None
+        exception = raised[1].rpartition(".")[2] if raised else ""
+        last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+        return ProgramEnd(
+            f"{exception or f'status {status}'} {_LINE.findall(errors)[-1:]}",
+            str(failure),
+            bool(_DESKTOP_FILE.search(said)),
+            status is not None and for_want_of_anything(status, exception, said, last),
+        )
 
 
 def read_score(script: str, kind: str, status: int, output: str, errors: str) -> tuple[float, str]:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dart_gym.tasks.requirements.shell_syntax import Command, Compound, Function, If, Script, Simple, parse
+from dart_gym.tasks.requirements.shell_syntax import parse
+from dart_gym.tasks.requirements.shell_tree import Command, Compound, Function, If, Script, Simple
 
 Needs: TypeAlias = frozenset[frozenset[str]]
 
@@ -36,6 +37,7 @@ _WRAPPERS = {
     # program: options that take a value, and how many words go before the command
     "sudo": ("ugphCrtTUDR", 0),
     "doas": ("uC", 0),
+    "pkexec": ("", 0),
     "env": ("uCS", 0),
     "timeout": ("ks", 1),
     "nohup": ("", 0),
@@ -50,6 +52,8 @@ _WRAPPERS = {
     "dbus-launch": ("", 0),
     "flock": ("wE", 1),
     "chroot": ("", 1),
+    "strace": ("aeEIoOpPsSuX", 0),
+    "taskset": ("", 1),
     "runuser": ("ugGs", 0),
     "exec": ("a", 0),
     "command": ("", 0),
@@ -57,6 +61,8 @@ _WRAPPERS = {
     "time": ("fo", 0),
 }
 """Commands whose argument is a command."""
+_OF_ONE_TEXT = {"flock": "-c", "script": "-c", "env": "-S", "trap": ""}
+"""Commands of which one argument may be a whole command line: the option before it, or "" for the first one."""
 _LONG_WITH_VALUE = frozenset({"--user", "--signal", "--kill-after", "--group", "--unset", "--chdir", "--server-args"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=(.*)", re.S)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")
@@ -150,8 +156,13 @@ class _Reading:
         found, alternatives = NOTHING, []
         guarded = len(self._guarded)
         for condition, script in command.arms:
+            known = set(self._guarded)
             found |= self._script(condition)
             alternatives.append(self._script(script))
+            if _is_negated(condition) and script.lists and _fails(script.lists[-1][-1][1]):  # `if ! which a; then exit`
+                wanted = self._guarded - known
+                self._guarded -= wanted
+                found = found.union(*(_need(name) for name in wanted))
         last = self._script(command.otherwise) if command.otherwise else NOTHING
         if len(self._guarded) == guarded:
             return found.union(last, *alternatives)
@@ -207,6 +218,8 @@ class _Reading:
             return self._of_shell([word for word in words if word != "-"], None)
         if name == "find":
             return self._of_find(words)
+        if (text := _line_among(name, words)) is not None:
+            return self._nested(text)
         return self._words(_wrapped(name, words), stdin) if name in _WRAPPERS else NOTHING
 
     def _nested(self, text: str) -> Needs:
@@ -262,6 +275,15 @@ def _fails(commands: list[Command]) -> bool:
     )
 
 
+def _is_negated(condition: Script) -> bool:
+    """Return whether a condition is one command behind a `!`, or a test for the empty output of one."""
+    commands = [command for pipelines in condition.lists for _, pipeline in pipelines for command in pipeline]
+    if len(commands) != 1 or not isinstance(commands[0], Simple):
+        return False
+    words = [word.keyword for word in commands[0].words]
+    return commands[0].negated != (words[:1] in (["["], ["[["], ["test"]) and words[1:2] == ["-z"])
+
+
 def _is_alternative(done: list[list[Command]], has_needs: bool) -> bool:
     """Return whether what stands behind `||` only runs where a program is missing, or never."""
     firsts = {one.words[0].keyword for commands in done for one in commands if isinstance(one, Simple) and one.words}
@@ -272,6 +294,17 @@ def _succeeds(commands: list[Command]) -> bool:
     """Return whether a pipeline never fails, so that what stands behind `||` never runs."""
     last = commands[-1] if commands else None
     return isinstance(last, Simple) and bool(last.words) and last.words[0].keyword in ("true", ":", "echo", "printf")
+
+
+def _line_among(name: str, words: list[str | None]) -> str | None:
+    """Return the command line that is an argument of a command; None where there is none."""
+    option = _OF_ONE_TEXT.get(name)
+    if option == "":
+        return words[0] if words and words[0] and words[0] != "-" and not words[0].startswith("-") else None
+    for number, word in enumerate(words):
+        if option is not None and word is not None and re.fullmatch(rf"-\w*{option[1]}", word):
+            return " ".join(word or '""' for word in words[number + 1 :][: None if name == "env" else 1])
+    return None
 
 
 def _need(name: str) -> Needs:

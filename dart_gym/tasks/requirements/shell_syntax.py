@@ -6,11 +6,7 @@ commands. An incomplete script gives what was read before it broke off: the shel
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
-
-Part: TypeAlias = tuple[str, str]
-"""("text", characters), ("variable", name), or ("unknown", "") for what only a running shell knows."""
+from dart_gym.tasks.requirements.shell_tree import Command, Compound, Function, If, Script, Simple, Word
 
 _OPERATORS = tuple("&& || ;;& ;; ;& |& &>> &> <<< <<- << <& <> <( >> >& >| >( (( & | ; ( ) < >".split()) + ("\n",)
 """Those that begin others come after them."""
@@ -19,71 +15,6 @@ _REDIRECTIONS = frozenset({"<", ">", ">>", "<<", "<<-", "<<<", "<&", ">&", "<>",
 _SEPARATORS = frozenset({";", "&", "\n"})
 _ENDS_OF_ARM = frozenset({";;", ";&", ";;&"})
 _CLOSING = frozenset("then do done fi else elif esac } )".split()) | _ENDS_OF_ARM
-
-
-@dataclass(slots=True, eq=False)
-class Word:
-    """One word; `plain` if nothing of it is quoted or expanded, so that it may be a keyword."""
-
-    parts: list[Part] = field(default_factory=list)
-    scripts: list[Script] = field(default_factory=list)  # of its command substitutions
-    plain: bool = True
-
-    def text(self, variables: dict[str, str]) -> str | None:
-        """Return its text, given the values of variables; None where it is not known."""
-        found = []
-        for kind, value in self.parts:
-            if kind == "unknown" or (kind == "variable" and value not in variables):
-                return None
-            found.append(variables[value] if kind == "variable" else value)
-        return "".join(found)
-
-    @property
-    def keyword(self) -> str:
-        """Its text where it may be a keyword, else ""."""
-        return "".join(value for _, value in self.parts) if self.plain else ""
-
-
-@dataclass(slots=True)
-class Simple:
-    """A program or builtin with its arguments; `input` is a here-document that it reads."""
-
-    words: list[Word]
-    scripts: list[Script] = field(default_factory=list)  # of redirections and here-documents
-    input: str | None = None
-
-
-@dataclass(slots=True)
-class Compound:
-    """A loop, a case, a group or a subshell: all its parts may run."""
-
-    parts: list[Script]
-
-
-@dataclass(slots=True)
-class If:
-    """Conditions with what each leads to, and the last part."""
-
-    arms: list[tuple[Script, Script]]
-    otherwise: Script | None = None
-
-
-@dataclass(slots=True)
-class Function:
-    """The definition of a function."""
-
-    name: str
-    body: Script
-
-
-Command: TypeAlias = Simple | Compound | If | Function
-
-
-@dataclass(slots=True)
-class Script:
-    """Lists of pipelines, each with the operator before it: "", "&&" or "||"."""
-
-    lists: list[list[tuple[str, list[Command]]]] = field(default_factory=list)
 
 
 def parse(text: str) -> Script:
@@ -401,11 +332,15 @@ class _Reader:
 
     def _pipeline(self, commands: list[Command]) -> None:
         while True:
+            negated = False
             while isinstance(token := self.token(), Word) and token.keyword in ("!", "time"):
                 self.take()
+                negated ^= token.keyword == "!"
                 if isinstance(option := self.token(), Word) and option.keyword == "-p":
                     self.take()
             self._command(commands)
+            if commands and isinstance(commands[-1], Simple):
+                commands[-1].negated = negated
             if self.token() not in ("|", "|&"):
                 return
             self.take()
@@ -576,6 +511,21 @@ class _Reader:
     def _group(self) -> Command:
         return Compound([self._closed("}")])
 
+    def _coprocess(self) -> Command:
+        """Read what follows `coproc`: a command, or a name and a compound command."""
+        commands: list[Command] = []
+        token = self.token()
+        if isinstance(token, Word) and token.keyword.isidentifier() and token.keyword not in _COMPOUNDS:
+            self.take()
+            following = self.token()
+            if not (following == "(" or isinstance(following, Word) and following.keyword in _COMPOUNDS):
+                command = self._simple()
+                assert isinstance(command, Simple)  # the type checker cannot see that no "()" follows
+                command.words.insert(0, token)
+                return Compound([Script([[("", [command])]])])
+        self._command(commands)
+        return Compound([Script([[("", commands)]])])
+
 
 _COMPOUNDS = {
     "if": _Reader._if,
@@ -586,7 +536,7 @@ _COMPOUNDS = {
     "case": _Reader._case,
     "{": _Reader._group,
     "function": _Reader._named_function,
-    "coproc": lambda reader: Compound([Script([[("", [reader._simple()])]])]),
+    "coproc": _Reader._coprocess,
 }
 
 

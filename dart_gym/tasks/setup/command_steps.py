@@ -31,21 +31,6 @@ _REMEDY = "`dart-gym doctor` says which package has it"
 _SCRIPT = 'log=$(mktemp) && "$@" > "$log" 2>&1 < /dev/null; status=$?; tail -c 2000 "$log"; rm "$log"; exit $status'
 
 
-def program_of(parameters: dict[str, Any]) -> str:
-    """Name of the program that a step starts, without path, assignments and arguments; "" where none is seen. Pure."""
-    command = parameters.get("command")
-    words = command.split() if isinstance(command, str) else command
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return ""
-    if is_shell(parameters) and len(words) == 1:
-        words = words[0].split()
-    for word in words:
-        name, assigned, _ = word.partition("=")
-        if not (assigned and name.isidentifier()):
-            return word.rsplit("/", 1)[-1]
-    return ""
-
-
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
     """Run a program to its end, whatever its exit status, or again and again `until` its outcome is as wanted.
 

@@ -12,7 +12,11 @@ Invariants:
 """
 
 import asyncio
+import itertools
+import shlex
 import time
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,7 @@ from dart_gym.core.errors import TaskError
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.screen.idleness import Rest, wait_until_idle
 from dart_gym.tasks.screen.windows import Geometry, Window, colour_counts, geometry, list_windows
-from dart_gym.tasks.setup.command_steps import missing_error, program_of
+from dart_gym.tasks.setup.command_steps import missing_error
 from dart_gym.tasks.setup.setup_step import POLL_S, Surroundings, command_line, is_shell
 
 FIRST_S = 40.0
@@ -56,6 +60,9 @@ _WINDOWLESS = {
     "thunderbird": "headless v",
 }
 """Options with which a program shows no window, without their hyphens."""
+_SHELLS = frozenset({"sh", "bash", "dash"})
+_PREFIXES = frozenset({"env", "exec", "nice", "nohup", "setsid", "sudo", "then", "do"})
+"""What may stand before the name of the program that is started."""
 _EVERYWHERE = ("help", "h", "?", "version")
 _NO_INTERFACE = {"dummy", "rc", "cli", "ncurses", "http", "telnet", "lua"}
 """VLC's interfaces without a window: `-I dummy`, `--intf=rc`."""
@@ -89,20 +96,54 @@ async def launch(where: Surroundings, parameters: dict[str, Any]) -> None:
 
 def expected_window(parameters: dict[str, Any]) -> tuple[str, ...]:
     """Return parts of class or title of the window that a launch will show; none where it shows none. Pure."""
-    program, command = program_of(parameters), parameters.get("command")
-    titles = WINDOWS_OF.get(program, ())
-    if isinstance(command, list) and is_shell(parameters):
-        command = command[0] if command else ""
-    words = command.split() if isinstance(command, str) else command or []
-    windowless = {*_EVERYWHERE, *_WINDOWLESS.get(program, "").split()}
+    for program, words in _started(parameters):
+        windowless = {*_EVERYWHERE, *_WINDOWLESS[program].split()}
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        silent = any(option.lstrip("-") in windowless for option in options)
+        return () if silent or (program == "vlc" and _without_interface(words)) else WINDOWS_OF[program]
+    return ()
+
+
+def _without_interface(words: list[str]) -> bool:
     for word, following in zip(words, [*words[1:], ""], strict=False):
-        option, _, value = word.strip("'\"").partition("=")
-        name = option.lstrip("-")
-        if option.startswith("-") and name in windowless:
-            return ()
-        if program == "vlc" and option in ("-I", "--intf") and (value or following) in _NO_INTERFACE:
-            return ()
-    return titles
+        option, _, value = word.partition("=")
+        if option in ("-I", "--intf") and (value or following) in _NO_INTERFACE:
+            return True
+    return False
+
+
+def _started(parameters: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the programs of `WINDOWS_OF` that a command starts, with their arguments."""
+    command = parameters.get("command")
+    words = [command] if isinstance(command, str) else command
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return
+    if isinstance(command, str) or is_shell(parameters):
+        words = _split(words[0])
+    elif PurePosixPath(words[0]).name in _SHELLS and "-c" in words[1:-1]:
+        words = _split(words[words.index("-c") + 1])
+    at_start = True  # of a command, where a program's name stands
+    for number, word in enumerate(words):
+        name, assigned, _ = word.partition("=")
+        program = PurePosixPath(word).name
+        if at_start and program in WINDOWS_OF:
+            yield program, list(itertools.takewhile(lambda one: not _is_break(one), words[number + 1 :]))
+        is_prefix = bool(assigned and name.isidentifier()) or program in _PREFIXES
+        at_start = _is_break(word) or (at_start and is_prefix)
+
+
+def _split(text: str) -> list[str]:
+    """Return the words and operators of a shell line; none of one that no shell would take."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    try:
+        return list(lexer)
+    except ValueError:
+        return []
+
+
+def _is_break(word: str) -> bool:
+    """Return whether a command ends, and perhaps another one begins, at an operator."""
+    return bool(word) and set(word) <= set(";&|(")
 
 
 async def _kill(desktop: Desktop, command: list[str]) -> None:

@@ -154,7 +154,7 @@ async def test_a_reward_has_what_is_documented(desktop, place):
         ("raise ValueError('boom')", "reward.py ended with status 1: ValueError: boom"),
         ("print('REWARD: 1'); raise ValueError('late')", "ValueError: late"),
         ("import os; os.write(1, bytes(range(256)) * 9); print()", "as its last line"),
-        ("print('REWARD: nan')", "no score in"),
+        ("print('REWARD: 7')", "no score in"),
         ("import os; os.kill(os.getpid(), 9)", "status -9"),
         ("x = bytearray(64 << 30)", "MemoryError"),
         ("while True: print('x' * 1000)", "printed more than 1 MiB"),

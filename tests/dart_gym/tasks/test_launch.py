@@ -30,6 +30,12 @@ SHOWN = (
     ["/usr/bin/thunderbird"],
     ["vlc", "-I", "qt"],
     ["gimp", "a -i b.png"],
+    "cd '/home/user/my files' && libreoffice 'a -h b.odt'",
+    "nohup gimp a.png > /dev/null 2>&1 &",
+    "env LANG=C A='x y' \"/usr/bin/soffice\" --calc",
+    "sleep 1; (vlc a.mp4 &)",
+    ["env", "A=1", "gimp"],
+    ["bash", "-c", "pkill gimp; gimp a.png & echo $!"],
 )
 NOT_SHOWN = (
     ["soffice", "--headless", "--convert-to", "pdf", "a.docx"],
@@ -45,6 +51,12 @@ NOT_SHOWN = (
     "vlc --intf dummy a.mp4",
     ["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"],
     ["no-such-program"],
+    "echo gimp; ls gimp",
+    "pkill vlc # and then vlc",
+    ["sh", "-c", "soffice --headless --convert-to pdf 'a b.docx' && echo done"],
+    ["bash", "-c"],
+    ["cat", "gimp"],
+    "vlc 'an open quote",
     "(",
     [],
 )
@@ -53,6 +65,11 @@ NOT_SHOWN = (
 @pytest.mark.parametrize("command", SHOWN, ids=str)
 def test_a_window_is_expected_of_programs_that_show_one(command):
     assert expected_window({"command": command, "shell": isinstance(command, str)})
+
+
+def test_a_list_may_hold_one_shell_line_and_what_is_no_command_shows_nothing():
+    assert expected_window({"command": ["VLC_VERBOSE=-1 vlc --no-audio"], "shell": "true"})
+    assert not any(expected_window({"command": command}) for command in ([], 3, None, [3]))
 
 
 @pytest.mark.parametrize("command", NOT_SHOWN, ids=str)

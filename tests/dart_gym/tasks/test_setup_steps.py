@@ -20,7 +20,7 @@ from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.screen.windows import Window, geometry, list_windows, matching, parse_windows
 from dart_gym.tasks.setup import chrome_steps
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL, same_page, write_visits
-from dart_gym.tasks.setup.command_steps import program_of, reached
+from dart_gym.tasks.setup.command_steps import reached
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.tasks.setup.file_steps import shows
 from dart_gym.tasks.setup.launch_step import drawn_pixels
@@ -32,21 +32,6 @@ def step(kind: str, **parameters):
 
 
 # --- pure parts
-
-
-@pytest.mark.parametrize(
-    ("parameters", "program"),
-    [
-        ({"command": ["/usr/bin/thunderbird", "-x"]}, "thunderbird"),
-        ({"command": "VLC_VERBOSE=-1 vlc --no-audio", "shell": True}, "vlc"),
-        ({"command": ["VLC_VERBOSE=-1 vlc --no-audio"], "shell": "true"}, "vlc"),
-        ({"command": "gimp /a.png"}, "gimp"),
-        ({"command": []}, ""),
-        ({"command": 3}, ""),
-    ],
-)
-def test_the_program_of_a_command(parameters, program):
-    assert program_of(parameters) == program
 
 
 @pytest.mark.parametrize(
