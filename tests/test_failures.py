@@ -10,7 +10,7 @@ from scripts.failures.cells import Cell, End, cells_of, every_cell, run
 from scripts.failures.rows import PACKAGED, ROWS, Row
 from scripts.failures.rules import broken
 from scripts.failures.situations import OF_ITEMS, OF_SERVERS, Situation
-from scripts.failures.world import World
+from scripts.failures.world import PARTS, World
 from tests.helpers.all_commands import every_command
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "failures.md"
@@ -94,6 +94,13 @@ def _cell(name: str, situation: Situation) -> Cell:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("failures") / "world")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_what_commands_are_given_can_be_made(world):
+    world.need(*PARTS)
+    assert (world.root / "evals" / "b").is_dir() and (world.root / "run.tar").is_file()
 
 
 @pytest.mark.process

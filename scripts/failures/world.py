@@ -19,7 +19,7 @@ _TINY = "--set hidden_size=32 --set layers=1 --set vision_hidden_size=32 --set v
 _COMMANDS = {
     "tasks": ["dart-gym init tasks"],
     "evals": [
-        f"dart-agent eval fake/two-steps --n 2 --policy oracle --out evals/{name} --json evals/{name}.json"
+        f"dart-agent eval fake/two-steps --n 2 --policy oracle --out evals/{name}"
         for name in ("a", "b")
     ],
     "model": [f"dart-agent tiny model {_TINY}"],
@@ -28,6 +28,7 @@ _COMMANDS = {
     "archive": ["dart-train data export mine.yaml run.tar"],
     "results": ["dart-agent export evals/a results"],
 }  # fmt: skip
+PARTS = ("config", "items", *_COMMANDS)
 
 
 class World:
