@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+from gymnasium.utils import EzPickle
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -53,7 +54,7 @@ UNLIMITED = -1  # what `gymnasium.make` takes as no limit
 OPTIONS: dict[str, Check] = dict.fromkeys(("task_ids", "tasks", "reset_mask"), lambda name, value: value)
 
 
-class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]):
+class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]], EzPickle):
     """Desktops side by side.
 
     Options of `reset`: `task_ids` (one name per environment), or `tasks` (one OSWorld JSON each), and `reset_mask`
@@ -82,6 +83,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         prefetch: int = 0,
         **options: Unpack[EnvOptions],
     ) -> None:
+        limits: dict[str, Any] = {"max_episode_steps": max_episode_steps, "autoreset_mode": autoreset_mode}
+        EzPickle.__init__(self, num_envs, task, **limits, prefetch=prefetch, **options)
         self.num_envs = num_envs = integer("num_envs", num_envs, 1)
         prefetch = integer("prefetch", prefetch, 0)
         if max_episode_steps is not None and max_episode_steps != UNLIMITED:

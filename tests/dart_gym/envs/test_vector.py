@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 import tracemalloc
 import warnings
@@ -20,7 +22,7 @@ from dart_gym.core.errors import ClusterError, ConfigurationError, EpisodeStateE
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.envs.cluster_link import background_loop
-from dart_gym.envs.vector_env import DesktopVectorEnv
+from dart_gym.envs.vector_env import DesktopVectorEnv, OSWorldVectorEnv
 
 ID = "DartGym/Desktop-v0"
 TASK = "fake/two-steps"
@@ -57,6 +59,18 @@ def make_envs(cluster):
     yield make
     for envs in made:
         envs.close()
+
+
+def test_a_pickle_or_copy_is_a_fresh_environment_with_the_same_settings(make_envs):
+    envs = make_envs(2, max_episode_steps=1, autoreset_mode="SAME_STEP", prefetch=1)
+    envs.reset(seed=0)
+    for copied in (pickle.loads(pickle.dumps(envs)), copy.deepcopy(envs)):
+        assert copied.reset(seed=[3, 4])[1]["seed"].tolist() == [3, 4]
+        assert copied.step([Move(1, 1)] * 2)[3].all()
+        assert copied.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        copied.close()
+    assert not envs.step([Move(1, 1)] * 2)[2].any()
+    assert pickle.loads(pickle.dumps(OSWorldVectorEnv(2, TASK))).num_envs == 2
 
 
 @pytest.mark.process
