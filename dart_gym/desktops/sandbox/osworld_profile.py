@@ -30,6 +30,7 @@ from dart_gym.desktops.sandbox.osworld_settings import (
     default_applications,
     gtk_settings,
     home_files,
+    media_types,
     of,
 )
 
@@ -62,6 +63,16 @@ Icon=chromium
 StartupWMClass=google-chrome
 Categories=Network;WebBrowser;
 MimeType=text/html;application/xhtml+xml;x-scheme-handler/http;x-scheme-handler/https;
+"""
+# Debian's Chromium, in no menu: it would be another browser with a profile of its own.
+_HIDDEN_ENTRY = "[Desktop Entry]\nType=Application\nName=Chromium\nHidden=true\n"
+# Debian's own is started by D-Bus, which would not find the shim.
+_VIDEOS_ENTRY = """[Desktop Entry]
+Type=Application
+Name=Videos
+Exec=totem %F
+Icon=org.gnome.Totem
+Categories=GNOME;GTK;AudioVideo;Player;Video;
 """
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
@@ -131,6 +142,10 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
     _make_programs(directory / "bin")
     _make_settings(directory / "etc", f"{place}/etc")
     _write(directory / "share/applications/google-chrome.desktop", _CHROME_ENTRY)
+    _write(directory / "share/applications/chromium.desktop", _HIDDEN_ENTRY)
+    _write(directory / "share/applications/org.gnome.Totem.desktop", _VIDEOS_ENTRY)
+    registered = media_types("google-chrome.desktop", "org.gnome.Totem.desktop")
+    _write(directory / "share/applications/mimeinfo.cache", registered)
     _write(directory / "share/applications/mimeapps.list", default_applications())
     for name in _REFUSED_SERVICES:
         _write(directory / f"share/dbus-1/services/{name}.service", f"[D-BUS Service]\nName={name}\nExec=/bin/false\n")

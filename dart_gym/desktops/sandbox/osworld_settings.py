@@ -152,7 +152,7 @@ _VIDEOS = (
     "x-msvideo x-nsv x-ogm+ogg x-theora x-theora+ogg"
 )
 _DEFAULTS = (
-    _opened_by("google-chrome", "web pages", "text/html", "application/xhtml+xml",
+    _opened_by("google-chrome", "web pages", "text/html", "application/xhtml+xml", "application/x-mimearchive",
                *_all("x-scheme-handler", "http https")),
     _opened_by("org.gnome.Evince", "documents", *_all("application", "pdf postscript x-dvi"), "image/vnd.djvu"),
     _opened_by("org.gnome.Nautilus", "folders", "inode/directory"),
@@ -236,6 +236,17 @@ def default_applications() -> str:
     """The content of `mimeapps.list`."""
     rows = [f"{kind}={entry}\n" for types, entry in of(Place.DEFAULT_APPLICATION) for kind in types.split()]
     return "[Default Applications]\n" + "".join(rows)
+
+
+def media_types(*entries: str) -> str:
+    """The content of a `mimeinfo.cache`: which media types these entries are registered for, by the defaults."""
+    rows = [
+        f"{kind}={entry};\n"
+        for types, entry in of(Place.DEFAULT_APPLICATION)
+        for kind in types.split()
+        if entry in entries
+    ]
+    return "[MIME Cache]\n" + "".join(rows)
 
 
 def home_files() -> dict[str, str]:

@@ -124,6 +124,7 @@ async def test_the_machines_settings_hold(start_desktop, until):
     kinds = {kind: entry for types, entry in of(Place.DEFAULT_APPLICATION) for kind in types.split()}
     asked = " ".join(f"$(xdg-mime query default {shlex.quote(kind)})" for kind in kinds)
     assert (await shell(desktop, f"echo {asked}")).split() == list(kinds.values())
+    assert "chromium.desktop" not in await shell(desktop, "gio mime text/html")  # there is one browser
     for font, stand_in in {
         "Calibri": "Carlito",
         "Cambria": "Caladea",
@@ -147,6 +148,30 @@ async def test_the_machines_settings_hold(start_desktop, until):
     answer = await until(answered, timeout=60)
     assert b"<volume>" in answer and b"Chrome/" in answer
     assert all("VLC" in title or "Chrome" in title for title in await titles(desktop))  # no question
+
+
+@pytest.mark.desktop
+@pytest.mark.timeout(120)
+async def test_what_is_opened_is_shown_by_the_program_that_is_set_for_it(start_desktop, until):
+    """The default programs must not only be named, but work: GNOME's player would find no OpenGL."""
+    desktop = await start_desktop(profile="osworld", width=1280, height=800)
+    make = (
+        "mkdir -p 'my films' && ffmpeg -v error -f lavfi -i testsrc=d=30:s=320x240 -pix_fmt yuv420p 'my films/a b.mp4'"
+    )
+    await shell(desktop, f"{make} && convert -size 99x99 xc:red 'a picture.xpm' && echo text > Makefile")
+    for path, window in {
+        "my films/a b.mp4": "a b.mp4",
+        "a picture.xpm": "a picture.xpm",
+        "Makefile": "Makefile",
+    }.items():
+        await desktop.launch(["xdg-open", path])
+
+        async def shown(window=window):
+            return any(window in title for title in await titles(desktop))
+
+        await until(shown, timeout=30)
+    assert len(await titles(desktop)) == 3, await titles(desktop)  # and none that tells of an error
+    assert "org.gnome.Totem.desktop" in await shell(desktop, "gio mime video/mp4 | sed -n '/Registered/,$p'")
 
 
 @pytest.mark.desktop
