@@ -14,6 +14,8 @@ from scripts.failures.world import PARTS, World
 from tests.helpers.all_commands import every_command
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "failures.md"
+SERVING = {"dart-gym mcp"}
+"""It serves until its client goes; each call has a time limit of its own."""
 QUICK = [
     ("dart-gym tasks check", Situation.NOTHING),
     ("dart-train data status", Situation.WRONG_DIRECTORY),
@@ -43,6 +45,16 @@ def test_every_command_has_a_row():
     assert rows - set(PACKAGED) == {name for name in found if " bench" not in name} - of_packages - set(PACKAGED)
     assert set(PACKAGED) <= rows & found.keys()
     assert len(ROWS) == len(rows) > 50
+
+
+def test_every_command_that_may_wait_for_a_server_bounds_the_wait():
+    """Those of the table, and whatever has an option with an address."""
+    asking = {"--url", "--engine-url", "--engine", "--ray"}
+    linked = {row.name for row in ROWS if row.links}
+    for name, command in every_command().items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        if (name in linked or options & asking) and name not in SERVING and " bench" not in name:
+            assert "--timeout" in options, name
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -79,6 +91,8 @@ ROW = Row("dart-x", "{config}", ("config",), reads=True, several=True)
         (Situation.INTERRUPTED, End(1, "stopped", (), 1), "status 1, not 130"),
         (Situation.CLOSED_PIPE, End(0, "", (), 1), "status 0, not 1"),
         (Situation.CLOSED_PIPE, End(1, "", (), 1), ""),
+        (Situation.OUTPUT_FULL, End(1, "cannot use a file: No space left on device", (), 1), "standard output"),
+        (Situation.OUTPUT_FULL, End(1, "cannot write to standard output: No space left on device", (), 1), ""),
         (Situation.NO_TERMINAL, End(0, "\x1b[1mred", (), 1), "in its output"),
     ],
 )

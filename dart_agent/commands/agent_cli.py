@@ -37,7 +37,7 @@ from dart_agent.evaluation.scores import LostEpisodes, TaskScore, refuse_lost, s
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.cluster.client.cluster_place import place_of
+from dart_gym.cluster.client.cluster_place import PATIENCE_S, place_of
 from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.json_output import JsonOption
 from dart_gym.commands.program import Program, add_common_options, guarded
@@ -45,6 +45,7 @@ from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.requirements.place import Place
 from dart_gym.tasks.requirements.runnable import check_runnable, named_tasks
 from dart_gym.utils.shown_text import printable
 
@@ -70,7 +71,10 @@ Pacing = Annotated[
     str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
 ]
 Timeout = Annotated[
-    float | None, typer.Option(min=0.1, help="Seconds for one decision of the policy; the engine's own without it.")
+    float | None,
+    typer.Option(
+        min=0.1, help="Seconds for one decision of the policy, and for a cluster to answer; their own without it."
+    ),
 ]
 _policy_options = takes(
     PolicyOptions,
@@ -98,14 +102,14 @@ def run(
     chosen = task or task_option
     if chosen is None or (task and task_option):
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
-    check_runnable([registry.get_task(chosen)], place_of(url, _token(url, token_env)))
+    check_runnable([registry.get_task(chosen)], _place(url, token_env, timeout))
     if out is not None and out.exists():
         raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
 
     async def play_one() -> Trajectory:
         async with (
-            open_policies(options) as make_policy,
-            _cluster(url, token_env, 1) as client,
+            open_policies(options, timeout) as make_policy,
+            _cluster(url, token_env, 1, timeout) as client,
             client.session() as session,
         ):
             with _writer(out, chosen, seed, options) as writer:
@@ -161,7 +165,7 @@ def evaluate_command(
     ] = None,
 ) -> None:
     """Score a policy: pass@1 and pass@k by application, with 95 % intervals; exit status 1 where all was lost."""
-    chosen = named_tasks([*(tasks or []), *(suites or [])], place_of(url, _token(url, token_env)))
+    chosen = named_tasks([*(tasks or []), *(suites or [])], _place(url, token_env, timeout))
     if not chosen:
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
@@ -177,12 +181,12 @@ def evaluate_command(
 
     async def play_all() -> list[TaskScore]:
         async with contextlib.AsyncExitStack() as stack:
-            make_policy = await stack.enter_async_context(open_policies(options))
+            make_policy = await stack.enter_async_context(open_policies(options, timeout))
             directory = None
             if out is not None:
                 plan = Plan(options.policy, tuple(chosen), tuple(seeds), max_steps, settings)
                 directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
-            client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
+            client = await stack.enter_async_context(_cluster(url, token_env, concurrency, timeout))
             done = len(directory.known()) if directory else 0
             return await evaluate(
                 SizedSessions(client, played_as.screen) if played_as else client,
@@ -291,11 +295,16 @@ def _progress(done: int, total: int) -> Iterator[Callable[[Trajectory], None]]:
         yield told
 
 
-def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractAsyncContextManager[ClusterClient]:
+def _cluster(
+    url: str | None, token_env: str | None, desktops: int, timeout_s: float | None
+) -> AbstractAsyncContextManager[ClusterClient]:
     """A running cluster, or a private one for the time of the command."""
-    if url is None or token_env is None:
-        return open_cluster(url, desktops=desktops)
-    return open_cluster(url, _token(url, token_env))
+    return open_cluster(url, _token(url, token_env), desktops=desktops, timeout_s=timeout_s)
+
+
+def _place(url: str | None, token_env: str | None, timeout_s: float | None) -> Place:
+    """Where the desktops are, which says what they lack."""
+    return place_of(url, _token(url, token_env), patience_s=timeout_s or PATIENCE_S)
 
 
 def _token(url: str | None, token_env: str | None) -> str | None:

@@ -23,6 +23,7 @@ from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.shown_text import printable
+from dart_gym.utils.waits import waiting_for
 
 app = typer.Typer(help="Find elements that are described in words.", no_args_is_help=True)
 console = Console()
@@ -121,7 +122,8 @@ def evaluate_command(
             if verifier:
                 judge = Verifier.from_dir(opened(verifier, None), verifier)
                 grounder = VerifiedGrounder(grounder, judge, candidates=candidates)
-            return await answers_of(grounder, items, k)
+            with waiting_for(f"the answers to {len(items)} items"):
+                return await answers_of(grounder, items, k)
 
     answers = asyncio.run(ask())
     found = accuracies(answers)

@@ -24,6 +24,7 @@ from dart_gym.cluster.server.page_server import PageServer, serve_page
 from dart_gym.cluster.server.server_settings import token_of
 from dart_gym.cluster.server.watch_proxy import TIMEOUT_S, cluster_routes
 from dart_gym.commands.json_output import JsonOption, write_json
+from dart_gym.utils.waits import waiting_for
 
 console = Console()
 
@@ -37,8 +38,9 @@ def compare_command(
     json_file: JsonOption = None,
 ) -> None:
     """Say whether policy B is better than policy A: a paired test over the tasks that both played."""
-    differ = check_comparable(a, b, anyway=anyway)
-    comparison = compare(read_outcomes(a), read_outcomes(b))
+    with waiting_for(f"the episodes of {a} and {b}, which are read"):
+        differ = check_comparable(a, b, anyway=anyway)
+        comparison = compare(read_outcomes(a), read_outcomes(b))
     write_json(json_file, {**asdict(comparison), "verdict": comparison.verdict, "differs": differ})
     names = [str(read_manifest(path).get("policy", path.name)) for path in (a, b)]
     if names[0] == names[1]:
@@ -53,7 +55,9 @@ def published(
 ) -> None:
     """Make an HTML page with the score beside those that were published, and what differs between them."""
     page = (output or directory / "published.html").absolute()
-    write_page(page, published_page(directory))
+    with waiting_for(f"the episodes of {directory}, which are read"):
+        content = published_page(directory)
+    write_page(page, content)
 
 
 def view(
@@ -158,7 +162,9 @@ def export(
     said = "".join(f"; {count} episodes {why} left out" for why, count in sorted(left_out.items()))
     if not chosen:
         raise RecordError(f"nothing to export from {directory}{said}")
-    console.print(f"{out}: {write(chosen, out)}{said}", markup=False, highlight=False, soft_wrap=True)
+    with waiting_for(f"the export of {len(chosen)} episodes to {out}"):
+        written = write(chosen, out)
+    console.print(f"{out}: {written}{said}", markup=False, highlight=False, soft_wrap=True)
 
 
 def import_command(
@@ -176,7 +182,8 @@ def import_command(
     ] = None,
 ) -> None:
     """Record episodes of others: they can then be viewed, compared, exported and put into a run's experience pool."""
-    report = import_episodes(source, out, examples=examples)
+    with waiting_for(f"the import of {source}"):
+        report = import_episodes(source, out, examples=examples)
     for problem in report.problems:
         console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if report.refused > len(report.problems):

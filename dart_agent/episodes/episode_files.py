@@ -92,7 +92,7 @@ class EpisodeWriter:
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         task_id: str,
         seed: int,
         *,
@@ -101,7 +101,7 @@ class EpisodeWriter:
         source: str = SOURCE,
         decode: Decoder | None = None,
     ) -> None:
-        self._root, self._name = root, episode_name(task_id, seed)
+        self._root, self._name = Path(root), episode_name(task_id, seed)
         self._directory = episode_directory(root, task_id, seed)
         self._partial = self._directory.with_name(self._name + PARTIAL)
         self._policy = policy
@@ -165,17 +165,18 @@ class EpisodeWriter:
             write_file(path, image if isinstance(image, bytes) else encode_png(image))
 
 
-def episode_directory(root: Path, task_id: str, seed: int) -> Path:
+def episode_directory(root: str | Path, task_id: str, seed: int) -> Path:
     """Where an episode of an evaluation lies; no task id leads out of the root. Pure."""
-    return root / TRAJECTORIES / episode_name(task_id, seed)
+    return Path(root) / TRAJECTORIES / episode_name(task_id, seed)
 
 
-def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
+def read_episode(directory: str | Path, *, steps: bool = True) -> Trajectory:
     """Read a recorded episode, with or without its steps; of one that was cut off, the complete steps.
 
     Raises:
         RecordError: if there is no episode, or it is damaged.
     """
+    directory = Path(directory)
     path = directory / TRAJECTORY_FILE
     if path.exists() and not path.is_file():
         raise RecordError(f"{path} is no file: what others give may hold anything, and this is not read")
@@ -187,12 +188,12 @@ def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
         raise RecordError(f"cannot read {path}: {type(error).__name__}: {error}") from error
 
 
-def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
+def find_episodes(root: str | Path, *, partial: bool = False) -> Iterator[Path]:
     """Directories of all recorded episodes at or below a directory, sorted by name; others may be written meanwhile."""
     return (Path(folder) for folder, _ in look_for_episodes(root) if partial or not folder.endswith(PARTIAL))
 
 
-def look_for_episodes(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+def look_for_episodes(root: str | Path) -> Iterator[tuple[str, os.stat_result]]:
     """The same, whole and partial ones, with what the system says of their files, which is all it asks for."""
     pending = [str(root)]
     while pending:
@@ -207,16 +208,16 @@ def look_for_episodes(root: Path) -> Iterator[tuple[str, os.stat_result]]:
             pending.extend(f"{folder}/{name}" for name in below if name != passed)
 
 
-def image_file(directory: Path, image_id: str) -> Path | None:
+def image_file(directory: str | Path, image_id: str) -> Path | None:
     """Where an image that an episode shows lies; None where it is missing. `read_image` says whether it is that one."""
     if not IMAGE_ID.fullmatch(image_id):
         return None
-    root = directory.absolute().parents[1]
+    root = Path(directory).absolute().parents[1]
     paths = (root / image_key(image_id, image_format) for image_format in IMAGE_FORMATS)
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_image(directory: Path, image_id: str) -> StoredImage | None:
+def read_image(directory: str | Path, image_id: str) -> StoredImage | None:
     """An image, by content hash ("" for none), of `<root>/trajectories/<id>`; None where it is missing.
 
     Raises:

@@ -105,7 +105,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def conditions(root: Path) -> dict[str, Any]:
+def conditions(root: str | Path) -> dict[str, Any]:
     """All that decided the scores of an evaluation, by name; screens, evaluators and hashes by task.
 
     Raises:
@@ -143,7 +143,7 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else str(value)[:80]
 
 
-def check_comparable(a: Path, b: Path, *, anyway: bool = False) -> list[str]:
+def check_comparable(a: str | Path, b: str | Path, *, anyway: bool = False) -> list[str]:
     """Return what differs between two evaluations beside their scores.
 
     Raises:
@@ -158,13 +158,14 @@ def check_comparable(a: Path, b: Path, *, anyway: bool = False) -> list[str]:
     return [*of_environment, *of_policy]
 
 
-def published_page(root: Path) -> str:
+def published_page(root: str | Path) -> str:
     """One HTML page: our score beside the published ones of the preset that it was played with, and what differs.
 
     Raises:
         ConfigurationError: it was played without a preset, or nothing is published for that.
         RecordError: it is no evaluation.
     """
+    root = Path(root)
     found = conditions(root)
     if not found.get("preset"):
         raise ConfigurationError(

@@ -15,6 +15,7 @@ from dart_agent.evaluation.evaluation_directory import EvaluationDirectory
 from dart_agent.evaluation.scores import TaskScore, score_task
 from dart_agent.policies.policy import Policy, PolicyFactory
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.client.private_cluster import LocalCluster
 
 
@@ -71,11 +72,21 @@ async def evaluate(
 
 @asynccontextmanager
 async def open_cluster(
-    url: str | None = None, token: str | None = None, *, desktops: int = 1
+    url: str | None = None, token: str | None = None, *, desktops: int = 1, timeout_s: float | None = None
 ) -> AsyncIterator[ClusterClient]:
-    """A running cluster, or without a URL a private one, which ends with the context."""
+    """A running cluster, or without a URL a private one, which ends with the context.
+
+    Args:
+        url: of the running cluster.
+        token: that it wants.
+        desktops: of a private one.
+        timeout_s: how long a running one may take to answer, at first and after a lost connection.
+    """
     if url is not None:
-        yield ClusterClient(url, token)
+        settings = ClientSettings()
+        if timeout_s is not None:
+            settings = ClientSettings(reconnect_s=timeout_s, answer_s=timeout_s)
+        yield ClusterClient(url, token, settings)
     else:
         async with LocalCluster(desktops) as local:
             yield local.client()

@@ -54,8 +54,8 @@ class Plan:
 class EvaluationDirectory:
     """Episodes of one plan on disk, a context manager to write; `decode` gives the viewer the texts of token ids."""
 
-    def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
-        self.root = root
+    def __init__(self, root: str | Path, plan: Plan, decode: Decoder | None = None) -> None:
+        self.root = Path(root)
         self.plan = plan
         self._decode = decode
         self._hashes: dict[str, str] = {}
@@ -140,13 +140,13 @@ class EvaluationDirectory:
         write_json(path, asked)
 
 
-def read_manifest(root: Path) -> dict[str, Any]:
+def read_manifest(root: str | Path) -> dict[str, Any]:
     """Read the plan that an evaluation was begun with.
 
     Raises:
         RecordError: if there is no plan, or it is damaged.
     """
-    path = root / MANIFEST
+    path = Path(root) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -160,10 +160,12 @@ def read_manifest(root: Path) -> dict[str, Any]:
             f"{root} was written by another version of this package (its format is {manifest.get('format', 1)!r}, this "
             f"version reads {FORMAT}): evaluate again, into another directory"
         )
+    if not {"policy", "max_steps"} <= manifest.keys() or not isinstance(manifest.get("settings"), dict):
+        raise RecordError(f"{path} is damaged: a part of the plan is missing")
     return manifest
 
 
-def read_outcomes(root: Path) -> list[Trajectory]:
+def read_outcomes(root: str | Path) -> list[Trajectory]:
     """Read all complete episodes of an evaluation, without steps.
 
     Raises:

@@ -36,14 +36,14 @@ FORMAT = "ui_tars"
 """In which actions are written that no model wrote."""
 
 
-def export_chat(episodes: Iterable[Path], out: Path) -> str:
+def export_chat(episodes: Iterable[str | Path], out: str | Path) -> str:
     """The exporter "chat"."""
-    return _export(episodes, out, inline=False)
+    return _export(map(Path, episodes), Path(out), inline=False)
 
 
-def export_chat_inline(episodes: Iterable[Path], out: Path) -> str:
+def export_chat_inline(episodes: Iterable[str | Path], out: str | Path) -> str:
     """The exporter "chat-inline"."""
-    return _export(episodes, out, inline=True)
+    return _export(map(Path, episodes), Path(out), inline=True)
 
 
 def _export(episodes: Iterable[Path], out: Path, *, inline: bool) -> str:

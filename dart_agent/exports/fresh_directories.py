@@ -1,7 +1,11 @@
-"""Directories that an export fills: never one that holds something already, and never a half of one."""
+"""Directories that an export fills: never one that holds something already, and never a half of one.
+
+Invariant: nothing that this export did not make is removed, whatever it is called.
+"""
 
 import contextlib
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,19 +19,29 @@ def fresh_directory(out: Path) -> Iterator[Path]:
     Raises:
         RecordError: if `out` holds something already, or cannot be written.
     """
-    partial = out.with_name(out.name + ".partial")
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise RecordError(f"{out} holds something already, which is not replaced: name a new directory")
-        if partial.exists():  # of an export that was killed
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
-        try:
+        with unfinished_beside(out) as partial:
             yield partial
             if out.exists():
                 out.rmdir()
             partial.rename(out)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise RecordError(f"cannot write {out} ({error}): check space, owner and rights") from error
+
+
+@contextlib.contextmanager
+def unfinished_beside(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory beside one, hidden and of a name that nothing else has; it is gone afterwards.
+
+    Raises:
+        OSError: if it cannot be made.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = directory.with_name(f".{directory.name[:60]}.{uuid.uuid4().hex[:12]}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

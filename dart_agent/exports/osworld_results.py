@@ -16,7 +16,6 @@ between the end of the episode and its actions are those that were measured, so 
 """
 
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from typing import Any
 
 from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
 from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.exports.fresh_directories import unfinished_beside
 from dart_gym.utils.png import encode_png
 
 ACTION_SPACE = "dart"
@@ -51,7 +51,7 @@ class Exported:
     damaged: tuple[str, ...] = ()
 
 
-def export_results(episodes: Iterable[Path], out: Path) -> str:
+def export_results(episodes: Iterable[str | Path], out: str | Path) -> str:
     """The exporter "osworld".
 
     Raises:
@@ -68,22 +68,25 @@ def export_results(episodes: Iterable[Path], out: Path) -> str:
     return said
 
 
-def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
+def export_osworld(directories: Iterable[str | Path], out: str | Path) -> Exported:
     """Write recorded episodes in OSWorld's layout.
 
     Raises:
         RecordError: if the export cannot be written.
     """
+    out = Path(out)
     first: dict[str, int] = {}
     made: set[Path] = set()
     there: list[tuple[Path, bool]] = []
     damaged: list[str] = []
     left_out = 0
-    found = [
-        (outcome.task_id, outcome.seed, str(path), path)
-        for path in directories
-        for outcome in [read_episode(path, steps=False)]
-    ]
+    found = []
+    for path in map(Path, directories):
+        try:
+            outcome = read_episode(path, steps=False)
+            found.append((outcome.task_id, outcome.seed, str(path), path))
+        except RecordError as error:
+            damaged.append(str(error))
     for _, _, _, path in sorted(found):
         try:
             record = read_episode(path)
@@ -166,16 +169,9 @@ def _timestamps(record: Trajectory) -> list[str]:
 
 
 def _write(record: Trajectory, source: Path, directory: Path) -> None:
-    partial = directory.with_name(directory.name + ".partial")  # a killed export leaves no half of a result
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    try:
+    with unfinished_beside(directory) as partial:  # a killed export leaves no half of a result
         _fill(record, source, partial)
-    except RecordError:
-        shutil.rmtree(partial)
-        raise
-    partial.rename(directory)
+        partial.rename(directory)
 
 
 def _fill(record: Trajectory, source: Path, directory: Path) -> None:

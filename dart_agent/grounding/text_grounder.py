@@ -17,7 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.engines.base.engine import Engine, Generation, Prompt, Sampling
+from dart_agent.engines.base.engine import BadResponse, Engine, Generation, Prompt, Sampling
+from dart_agent.engines.base.engine_replies import checked
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.reasoning import split_reasoning
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
@@ -62,7 +63,8 @@ class EngineGrounder:
         self._relative = relative
         sampling = sampling or Sampling(max_tokens=64, temperature=0.0)
         stop, never = sampling.stop_ids or tokens.stop_ids, sampling.suppressed_ids or tokens.suppressed_ids
-        self._sampling = dataclasses.replace(sampling, stop_ids=stop, suppressed_ids=never)
+        below = sampling.ids_below or tokens.highest_id + 1
+        self._sampling = dataclasses.replace(sampling, stop_ids=stop, suppressed_ids=never, ids_below=below)
         self._tokens = tokens
 
     @classmethod
@@ -83,7 +85,7 @@ class EngineGrounder:
         """Ask the model k times, at the same time."""
         prompt = self.prompt(description, screenshot)
         asked = [self._sampling, *(dataclasses.replace(self._sampling, temperature=1.0, seed=n) for n in range(1, k))]
-        answers = await asyncio.gather(*(self._engine.generate(prompt, sampling) for sampling in asked))
+        answers = await asyncio.gather(*(self._ask(prompt, sampling) for sampling in asked))
         found: dict[Point, Candidate] = {}
         for answer in answers:
             for place in self._places(answer, screenshot):
@@ -95,8 +97,12 @@ class EngineGrounder:
     ) -> tuple[Prompt, Generation, list[Candidate]]:
         """Ask once: what was asked and answered, by exact tokens with log-probabilities, and the place, or none."""
         prompt = self.prompt(description, screenshot)
-        answer = await self._engine.generate(prompt, dataclasses.replace(self._sampling, seed=seed))
+        answer = await self._ask(prompt, dataclasses.replace(self._sampling, seed=seed))
         return prompt, answer, self._places(answer, screenshot)
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """One response whose values are sound. Raises `EngineError`."""
+        return checked(await self._engine.generate(prompt, sampling), sampling)
 
     def _places(self, answer: Generation, screenshot: NDArray[np.uint8]) -> list[Candidate]:
         point = self._point(answer, screenshot)
@@ -136,14 +142,19 @@ class EnginePointer(EngineGrounder):
         super().__init__(engine, tokens=asked.tokens, vision=asked.vision)
         sampling = sampling or Sampling(temperature=0.0)
         self._asked = asked
-        self._sampling = dataclasses.replace(sampling, max_tokens=1, stop_ids=(), suppressed_ids=())
+        self._sampling = dataclasses.replace(sampling, max_tokens=1, stop_ids=(), suppressed_ids=(), ids_below=None)
 
     def prompt(self, description: str, screenshot: NDArray[np.uint8]) -> Prompt:
         """The question that ends in <ACTOR>."""
         return self._asked.prompt(description, screenshot)
 
     def _point(self, answer: Generation, screenshot: NDArray[np.uint8]) -> Point | None:
-        return self._asked.place(answer.response_ids[0], screenshot)
+        if not answer.response_ids:
+            raise BadResponse("the engine answered with no patch of the screenshot")
+        try:
+            return self._asked.place(answer.response_ids[0], screenshot)
+        except ValueError as error:
+            raise BadResponse(f"the engine's answer is no place: {error}") from None
 
 
 def grounder_in(model_dir: str | Path, sampling: Sampling) -> EngineGrounder:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from dart_agent.engines.base.engine import Engine, Prompt, Sampling
+from dart_agent.engines.base.engine import BadResponse, Engine, Prompt, Sampling
+from dart_agent.engines.base.engine_replies import checked
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
 from dart_agent.models.families.family_table import model_config
 from dart_agent.models.image_patches import VisionSpec
@@ -73,11 +74,17 @@ class Verifier:
         return Prompt(tuple(ids), (image,))
 
     async def probability(self, description: str, screenshot: NDArray[np.uint8], x: int, y: int) -> float:
-        """P(True) / (P(True) + P(False)): the engine may say nothing else. Raises `EngineError`."""
+        """P(True) / (P(True) + P(False)): the engine may say nothing else.
+
+        Raises:
+            EngineError: if it does not answer, or answers something else or without a probability.
+        """
         true, false = self.answer(True), self.answer(False)
         others = tuple(token for token in range(self.vocabulary) if token not in (true, false))
         sampling = Sampling(max_tokens=1, temperature=0.0, suppressed_ids=others)
-        said = await self.engine.generate(self.prompt(description, screenshot, x, y), sampling)
+        said = checked(await self.engine.generate(self.prompt(description, screenshot, x, y), sampling), sampling)
+        if len(said.logprobs) != 1 or said.response_ids[0] not in (true, false):
+            raise BadResponse("the judge answered neither True nor False with a log-probability")
         likely = math.exp(said.logprobs[0])
         return likely if said.response_ids[0] == true else 1 - likely
 

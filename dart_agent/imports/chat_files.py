@@ -18,6 +18,7 @@ from dart_agent.imports.found_episodes import (
     image_below,
     image_size,
     json_lines,
+    seed_field,
     text_field,
     with_actions,
 )
@@ -45,13 +46,11 @@ def find_chats(path: Path) -> Iterator[Found]:
 def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
     messages, actions = line["messages"], line["actions"]
     images = line.get("images") or line["images_file_names"]
-    score, seed = line["score"], line["seed"]
+    score, seed = line["score"], seed_field(line)
     if not len(messages) == 2 * len(actions) == 2 * len(images) <= 2 * MOST_STEPS or not messages:
         raise RefusedError("messages, actions and images differ in number")
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
         raise RefusedError(f"score is {score!r:.60}, which is not in [0, 1]")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise RefusedError(f"seed is {seed!r:.60}")
     steps = []
     for index, (image, written) in enumerate(zip(images, actions, strict=True)):
         shot = _inline(image) if image.startswith("data:") else image_below(root, image)

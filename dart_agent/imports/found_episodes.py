@@ -20,6 +20,7 @@ from dart_gym.core.outcomes import TerminalState
 
 LONGEST_LINE = 32 << 20
 MOST_STEPS = 10_000
+HIGHEST_SEED = 2**63 - 1
 
 
 class RefusedError(ValueError):
@@ -103,6 +104,18 @@ def text_field(values: dict[str, Any], name: str, *, default: str | None = None)
     if not isinstance(value, str) or (default is None and not value):
         raise RefusedError(f"{name} is missing" if name not in values else f"{name} is no text: {value!r:.60}")
     return value.encode("utf-8", "replace").decode()
+
+
+def seed_field(values: dict[str, Any]) -> int:
+    """Return the seed of an object, 0 where it has none.
+
+    Raises:
+        RefusedError: if the seed is not an integer that a record can hold.
+    """
+    seed = values.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -HIGHEST_SEED <= seed <= HIGHEST_SEED:
+        raise RefusedError(f"seed is {seed!r:.60}, which is no integer of 64 bits")
+    return seed
 
 
 def image_below(root: Path, name: str) -> Path:

@@ -50,7 +50,7 @@ class ImportReport:
     problems: list[str] = field(default_factory=list)
 
 
-def import_episodes(source: Path, out: Path, *, examples: Path | None = None) -> ImportReport:
+def import_episodes(source: str | Path, out: str | Path, *, examples: str | Path | None = None) -> ImportReport:
     """Record the episodes of a directory, a JSONL file or an archive of others.
 
     Args:
@@ -62,12 +62,13 @@ def import_episodes(source: Path, out: Path, *, examples: Path | None = None) ->
         RecordError: if the source is nothing that is known, or nothing can be written.
     """
     report = ImportReport()
+    source, out = Path(source), Path(out)
     with ExitStack() as stack:
         if is_archive(source):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dart-agent-")))
             unpack(source, folder)
             source = folder
-        for found in find(source, examples):
+        for found in find(source, Path(examples) if examples is not None else None):
             if isinstance(found, FoundEpisode):
                 _record(found, out, report)
             else:

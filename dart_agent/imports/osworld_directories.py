@@ -29,6 +29,7 @@ from dart_agent.imports.found_episodes import (
     image_size,
     json_lines,
     read_actions,
+    seed_field,
     text_field,
     with_actions,
 )
@@ -69,9 +70,7 @@ def _example(path: Path, source: Path, examples: Path | None) -> FoundEpisode:
     domain, name = full.parent.name, full.name
     place = path.parent.parent
     task = _json(examples / "examples" / domain / f"{name}.json") if examples else {}
-    seed = known.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise RefusedError(f"seed is {seed!r:.60}")
+    seed = seed_field(known)
     score = _score(path / RESULT)
     steps, shot = [], _first_screenshot(path)
     for _, lines in decisions:

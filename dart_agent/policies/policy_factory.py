@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from dart_agent.engines.base.engine import Engine, ModelEngine, Sampling
+from dart_agent.engines.base.engine_kind import REQUEST_TIMEOUT_S
 from dart_agent.formats import get_format
 from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
 from dart_agent.policies.oracle_policy import OraclePolicy
@@ -20,7 +21,9 @@ from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.project_pages import page
 from dart_gym.utils.plugins import Registry, called_with, has
+from dart_gym.utils.waits import waiting_for
 
+CHAT_TIMEOUT_S = 180.0
 _PLANNED_ALONE = ("planner", "verifier", "candidates")
 _HOSTED_ALONE = ("tool", "budget_tokens", "budget_usd", "prices")
 
@@ -123,10 +126,13 @@ class PolicyOptions(ConversationConfig):
 
 
 @contextlib.asynccontextmanager
-async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    """The factory of a policy, with what its policies share around it. Raises `ConfigurationError`."""
+async def open_policies(options: PolicyOptions, timeout_s: float | None = None) -> AsyncIterator[PolicyFactory]:
+    """The factory of a policy, with what its policies share around it. Raises `ConfigurationError`.
+
+    A decision may take `timeout_s`: an engine's own limit is raised to it.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        make = await stack.enter_async_context(_opened(options))
+        make = await stack.enter_async_context(_opened(options, timeout_s or 0.0))
         if options.take_over and options.policy != "human":
             from dart_agent.policies.human_policy import open_human
 
@@ -135,7 +141,7 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 
 @contextlib.asynccontextmanager
-async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+async def _opened(options: PolicyOptions, timeout_s: float) -> AsyncIterator[PolicyFactory]:
     if options.policy in ("grounder", "planner"):
         raise ConfigurationError(
             f"the preset {options.preset} is of a {options.policy}, which does not play alone: take --policy "
@@ -143,7 +149,7 @@ async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
         )
     found: Any = POLICIES.get(options.policy)  # also of those that are opened below: unknown names are refused first
     if options.policy in ("vlm", "chat"):
-        async with _vlm_policies(options) as factory:
+        async with _vlm_policies(options, timeout_s) as factory:
             yield factory
     elif hasattr(found, "open_policies"):
         async with found.open_policies(options) as factory:
@@ -158,9 +164,10 @@ async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 
 @contextlib.asynccontextmanager
-async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+async def _vlm_policies(options: PolicyOptions, timeout_s: float) -> AsyncIterator[PolicyFactory]:
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
-    make, engine = _chat(options, sampling) if options.policy == "chat" else _local(options, sampling)
+    opened = _chat if options.policy == "chat" else _local
+    make, engine = opened(options, sampling, timeout_s)
     try:
         yield lambda session: make(engine)
     finally:
@@ -170,15 +177,15 @@ async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 Made = tuple[Callable[[Engine], Policy], ModelEngine]
 
 
-def _local(options: PolicyOptions, sampling: Sampling) -> Made:
+def _local(options: PolicyOptions, sampling: Sampling, timeout_s: float) -> Made:
     """Policies and engine of a model whose tokenizer is here."""
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
     make = model_policies(options.model, options, sampling, options.format)
-    return make, open_engine(options.model, options.engine_url)
+    return make, open_engine(options.model, options.engine_url, max(REQUEST_TIMEOUT_S, timeout_s))
 
 
-def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
+def _chat(options: PolicyOptions, sampling: Sampling, timeout_s: float) -> Made:
     """Policies and engine of a model behind chat completions, whatever its tokenizer."""
     from dart_agent.engines.http.openai_compatible import OpenAICompatibleEngine
     from dart_agent.models.image_patches import VisionSpec
@@ -196,19 +203,21 @@ def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
             engine, tokens=tokens, vision=vision, action_format=chosen, conversation=options, sampling=sampling
         )
 
-    return make, OpenAICompatibleEngine(options.engine_url, options.model, tokens)
+    return make, OpenAICompatibleEngine(
+        options.engine_url, options.model, tokens, timeout_s=max(CHAT_TIMEOUT_S, timeout_s)
+    )
 
 
 def open_engine(model: str | Path, url: str | None, request_timeout_s: float | None = None) -> ModelEngine:
     """The engine at a URL, or one that loads a model directory here."""
     if url is not None:
-        from dart_agent.engines.base.engine_kind import REQUEST_TIMEOUT_S
         from dart_agent.engines.engine_kinds import connect_engine
 
         return connect_engine(url, model, request_timeout_s=request_timeout_s or REQUEST_TIMEOUT_S)
     from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 
-    return TransformersEngine(Path(model))
+    with waiting_for(f"the model in {model}, which is loaded"):
+        return TransformersEngine(Path(model))
 
 
 def policy_factory(spec: str) -> PolicyFactory:

@@ -20,6 +20,7 @@ from dart_agent.engines.base.engine import Engine, EngineError, Generation, Samp
 from dart_agent.engines.base.engine_replies import checked
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import ActionFormat
+from dart_agent.formats.grammar.reasoning import split_reasoning
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode
@@ -131,9 +132,8 @@ class VLMPolicy:
 
     def _read(self, observation: Observation, generation: Generation) -> Decision:
         """Read the actions of a response; remember what the next prompt must say of it."""
-        # A server of chat messages opens responses by its own template, and gives no log-probabilities.
-        opening = self._conversation.opening if generation.logprobs else ""
-        response = self._format.parse(opening + generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        space = self._vision.space(*observation.screenshot.shape[:2])
+        response = self._format.parse(self._opening(generation) + generation.text, space)
         self._problem = response.problem
         self._unread = self._unread + 1 if response.errors else 0
         if response.errors:
@@ -146,6 +146,15 @@ class VLMPolicy:
                 terminal=None if told else TerminalState.PARSE_ERROR,
             )
         return Decision(response.actions, generation.text, response.thought)
+
+    def _opening(self, generation: Generation) -> str:
+        """Return the thought's opening mark that belongs before a response, where the prompt wrote it.
+
+        A server of chat messages opens responses by its own template, and gives no log-probabilities: its text has
+        the marks, but where the model was cut off before it closed its thought.
+        """
+        cut_off = generation.finish_reason == "length" and split_reasoning(generation.text).reasoning == ""
+        return self._conversation.opening if generation.logprobs or cut_off else ""
 
 
 def step_seed(episode_seed: int, step: int) -> int:

@@ -205,7 +205,7 @@ def page_data(trajectory: Trajectory, image_of: Callable[[str, Step], dict[str, 
     return {"episode": {**shown, "policy": trajectory.policy or trajectory.source}, "steps": steps, "final": final}
 
 
-def render_page(trajectory: Trajectory, directory: Path) -> str:
+def render_page(trajectory: Trajectory, directory: str | Path) -> str:
     """Return the HTML of an episode with its screenshots.
 
     Raises:

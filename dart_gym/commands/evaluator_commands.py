@@ -15,9 +15,12 @@ def install(
     location: Annotated[
         Path | None, typer.Option(help="The directory; by default DART_GYM_EVALUATOR, or one of this user.")
     ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds for one answer of the package index; pip's own if not given.")
+    ] = None,
 ) -> None:
     """Install the evaluator (about 1.3 GB, once); returns at once when it is there."""
-    found = evaluator_environment.install(location)
+    found = evaluator_environment.install(location, timeout)
     print(f"{evaluator_environment.EVALUATOR} is installed in {found.root}")
 
 

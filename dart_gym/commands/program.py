@@ -17,12 +17,15 @@ import typer
 import typer.core
 
 from dart_gym.core.errors import DartGymError
+from dart_gym.core.os_remedies import lost_output, output_is_gone, remedy
 from dart_gym.utils import waits
 from dart_gym.utils.processes import SUPERVISED, exit_status
 from dart_gym.utils.shown_text import printable
 from dart_gym.utils.version import VERSION
 
 DEBUG = "--debug"
+SUPERVISED_REST_S = 120.0
+"""In the log of a supervised process, where hundreds of waits may be long, each kind of them is said so seldom."""
 EXTRAS = {
     "train": (
         "torch", "transformers", "accelerate", "safetensors", "sqlalchemy", "alembic", "pymysql", "fsspec",
@@ -75,24 +78,44 @@ def guarded(name: str, call: Callable[[], object], people: Sequence[type[Excepti
         people: exceptions besides `DartGymError` whose message is meant for people.
         prefix: what the line begins with; the program's name by default.
     """
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")
     debug = DEBUG in sys.argv or SUPERVISED in os.environ
     say: Callable[[str], None] = lambda line: print(f"{name}: {printable(line)}", file=sys.stderr, flush=True)  # noqa: E731
     try:
-        with waits.said(say):
-            call()
+        with waits.said(say, SUPERVISED_REST_S if SUPERVISED in os.environ else waits.SAID_AFTER_S):
+            try:
+                call()
+            except SystemExit:  # how Typer ends; what is in the buffer has to get out before that counts
+                sys.stdout.flush()
+                raise
             sys.stdout.flush()
     except KeyboardInterrupt:
+        _give_up_output()
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at its end
-        raise SystemExit(1) from None
     except Exception as error:
         first = _first(error)
+        if isinstance(first, BrokenPipeError) and output_is_gone():
+            _give_up_output()
+            raise SystemExit(1) from None
+        if lost := lost_output(first):
+            print(f"{prefix or name}: {lost}", file=sys.stderr)
+            _give_up_output()
+            raise SystemExit(1) from None
+        _give_up_output()
         known = isinstance(first, (DartGymError, *people))
         if debug and not known or DEBUG in sys.argv:
             traceback.print_exception(error)
         print(f"{prefix or name}: {printable(one_line(first, known))}", file=sys.stderr)  # it may quote a model, a task
         raise SystemExit(exit_status(hopeless=getattr(first, "hopeless", False))) from None
+
+
+def _give_up_output() -> None:
+    """Write what is in the buffer, or leave it, before the interpreter complains of it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def one_line(error: BaseException, known: bool = False) -> str:
@@ -103,7 +126,9 @@ def one_line(error: BaseException, known: bool = False) -> str:
         return said
     if isinstance(error, OSError) and error.errno is not None:
         where = f" {error.filename}" if error.filename else ""
-        return f"cannot use{where or ' a file or connection'}: {error.strerror}; check space, owner and rights"
+        forbidden = isinstance(error, PermissionError)
+        step = "check owner and rights" if forbidden else remedy(error) or "check space, owner and rights"
+        return f"cannot use{where or ' a file or connection'}: {error.strerror}; {step}"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     text = " ".join(str(error).split())[:300]

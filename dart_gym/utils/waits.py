@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -71,19 +72,22 @@ def due(waits: list[Wait], now: float) -> list[str]:
 
 @contextlib.contextmanager
 def said(say: Callable[[str], None], rest_s: float = SAID_AFTER_S) -> Iterator[None]:
-    """Have long waits said while the context is open, and each kind of retry at most once in `rest_s` seconds."""
+    """Have long waits said while the context is open: each kind of wait and of retry once in `rest_s` seconds."""
     end, told = threading.Event(), dict[str, float]()
 
-    def retried(line: str) -> None:
-        kind, now = line.partition(";")[0][:60], time.monotonic()
-        if now - told.get(kind, -rest_s) >= rest_s:
+    def once(kind: str, line: str) -> None:
+        now = time.monotonic()
+        if now - told.get(kind, -math.inf) >= rest_s:
             told[kind] = now
             say(line)
+
+    def retried(line: str) -> None:
+        once(line.partition(";")[0][:60], line)
 
     def watch() -> None:
         while not end.wait(LOOK_S):
             for line in due(list(_waits.values()), time.monotonic()):
-                say(line)
+                once(line.partition(" now")[0].rpartition(" for ")[0], line)
 
     _listeners.append(retried)
     threading.Thread(target=watch, name="waits", daemon=True).start()

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.utils.shown_text import printable
+from dart_gym.utils.waits import waiting_for
 from dart_train.commands.options import on_run
 from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import DatabaseGoneError, DatabaseRefusedError, DataError
@@ -183,7 +184,7 @@ def gc(
     """Clear away what crashes left and what `data.retention` gives up."""
     from dart_train.data.maintenance.retention import collect
 
-    with context.open_data() as data:
+    with context.open_data() as data, waiting_for("files and rows that may go, which are looked for"):
         result = collect(data, context.config.data.retention, dry_run=dry_run)
     write_json(json_file, {**dataclasses.asdict(result), "dry_run": dry_run})
     show_collection(result, Console(), dry_run=dry_run)
@@ -222,7 +223,7 @@ def check(
     from dart_train.data.maintenance.integrity_check import check_run, unopened
 
     try:
-        with context.open_data() as data:
+        with context.open_data() as data, waiting_for("trajectories and screenshots, which are read"):
             report = check_run(data, pixels=not quick, repair=repair)
     except (DatabaseGoneError, DatabaseRefusedError):
         raise  # nothing was looked at
@@ -300,7 +301,7 @@ def pool(
     from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
 
     console = Console()
-    with context.open_data() as data:
+    with context.open_data() as data, waiting_for("the pool, which is filled"):
         fill_pool(data)
         if source is not None:
             tokens = ModelTokens.load(context.run.checkpoint(0)) if hint_marker else None

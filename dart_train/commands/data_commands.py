@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from dart_gym.utils.waits import waiting_for
 from dart_train.commands import data_care_commands
 from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, module_context, on_run
 from dart_train.config.run_config import ConfigError
@@ -95,18 +96,20 @@ def export_(context: ModuleContext, file: FileArgument) -> None:
     from dart_train.data.maintenance.transfer import export_run
 
     with context.open_data() as manager:
-        done = export_run(manager, file)
+        with waiting_for(f"the archive {file}, which is written"):
+            done = export_run(manager, file)
     say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
 
 
 @app.command("import")
-@on_run(waits=True)
+@on_run()
 def import_(context: ModuleContext, file: FileArgument) -> None:
     """Read such an archive into a run that has no rows yet; its name and its database may be others."""
     from dart_train.data.maintenance.transfer import import_run
 
     with context.open_data() as manager:
-        done = import_run(manager, file)
+        with waiting_for(f"the archive {file}, which is read"):
+            done = import_run(manager, file)
     say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
 
 

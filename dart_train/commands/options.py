@@ -29,7 +29,8 @@ Ray = Annotated[
 ]
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
 Timeout = Annotated[
-    float | None, typer.Option(min=0.1, help="seconds to wait for a database that does not answer; 15 if not given")
+    float | None,
+    typer.Option(min=0.1, help="seconds to wait for a database or a cluster that does not answer; 15 if not given"),
 ]
 Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 
@@ -75,12 +76,12 @@ def module_context(
         elif own and not overrides:
             run = RunDirectory(root)
         else:
-            run = open_run(loaded, root.parent)
+            run = open_run(loaded, runs_dir_of(root, loaded))
         if url is not None:
             loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
         context = ModuleContext(loaded, run)
         if timeout is not None:
-            context.patience_s = timeout
+            context.limit_waits(timeout)
         yield context
 
 
@@ -91,6 +92,20 @@ def run_root(config: Path, loaded: RunConfig, runs_dir: Path, *, named: bool = F
     if own and not named and runs_dir == DEFAULT_RUNS_DIR:
         return home.root, True
     return runs_dir / loaded.name, False
+
+
+def runs_dir_of(root: Path, loaded: RunConfig) -> Path:
+    """Return where the runs are among which a run is to be opened by its name.
+
+    Raises:
+        RunDirectoryError: if the run's directory was renamed.
+    """
+    if root.name != loaded.name:
+        raise RunDirectoryError(
+            f"{root} holds a run of the name {loaded.name!r}: call its directory so again to go on with it, or choose "
+            "another --name for a new run"
+        )
+    return root.parent
 
 
 def existing_run(root: Path, config: RunConfig) -> RunDirectory:
@@ -110,15 +125,12 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
     return run
 
 
-def on_run(
-    *, url: bool = False, reads: bool = False, waits: bool | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's.
 
-    A command that only `reads` creates no run. One that `waits`, by default one that reads, has `--timeout`; how long
-    the others wait for the database is in the configuration.
+    A command that only `reads` creates no run.
     """
-    left_out = {"reads", *(() if url else ("url",)), *(() if waits or (waits is None and reads) else ("timeout",))}
+    left_out = {"reads", *(() if url else ("url",))}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         shared = [option for option in _parameters(module_context) if option.name not in left_out]

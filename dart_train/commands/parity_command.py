@@ -1,5 +1,6 @@
 """`dart-train parity`: whether engine and trainer agree on a model, before a run."""
 
+import asyncio
 import json as json_format
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from dart_agent.engines.base.engine import EngineTimeout
 from dart_gym.commands.json_output import JsonOption, write_json
+from dart_gym.utils.waits import waiting_for
 from dart_train.core.train_errors import TrainingError
 
 
@@ -30,19 +33,22 @@ def parity(
     json_file: JsonOption = None,
 ) -> None:
     """Compare log-probabilities of one conversation: the model's own forward pass, the trainer's ways, the engine."""
+    if "://" in engine:
+        _ask_first(engine, model, timeout)
     from dart_train.parity import check_model
     from dart_train.parity.gap_table import gap_table
     from dart_train.parity.recorded_conversation import Shape
 
-    compared = check_model.compare(
-        model,
-        engine=engine,
-        engine_options=_options(engine_options),
-        device=device,
-        engine_dtype=engine_dtype,
-        timeout_s=timeout,
-        shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
-    )
+    with waiting_for(f"the log-probabilities of {model}, which are computed in every way"):
+        compared = check_model.compare(
+            model,
+            engine=engine,
+            engine_options=_options(engine_options),
+            device=device,
+            engine_dtype=engine_dtype,
+            timeout_s=timeout,
+            shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
+        )
     Console().print(gap_table(compared.gaps, check_model.spelling(compared, model)))
     write_json(json_file, compared.keys)
     bad = [item.pair for item in compared.gaps if not item.agrees]
@@ -51,6 +57,31 @@ def parity(
             f"{model}: {', '.join(bad)} are further apart than rounding explains: what is trained would not be what "
             "was sampled; is the engine serving this very model, its processor files and settings included?"
         )
+
+
+def _ask_first(engine: str, model: Path, timeout_s: float) -> None:
+    """See whether a server answers before a model is loaded, which may take minutes.
+
+    Raises:
+        ConfigurationError: if there is no model to compare it with.
+        EngineError: if the server does not answer, or serves something else.
+    """
+    from dart_agent.engines.engine_kinds import connect_engine
+    from dart_agent.models.families.family_table import family_in
+
+    family_in(model)
+
+    async def ask() -> None:
+        client = connect_engine(engine, model, request_timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await client.info()
+        except TimeoutError:
+            raise EngineTimeout(f"{engine} did not answer within {timeout_s:g} s (--timeout): is it running?") from None
+        finally:
+            await client.close()
+
+    asyncio.run(ask())
 
 
 def _options(text: str | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from dart_gym.commands.json_output import placed, write_json
 from dart_gym.commands.program import Program, add_common_options
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
+from dart_gym.utils.waits import waiting_for
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
 from dart_train.commands.gpu_check_command import check_gpu
@@ -29,6 +30,8 @@ from dart_train.commands.options import (
     RunsDir,
     load,
     on_run,
+    run_root,
+    runs_dir_of,
 )
 from dart_train.commands.parity_command import parity
 from dart_train.commands.plan_command import plan
@@ -74,10 +77,13 @@ def run(
     from dart_train.preflight.run_check import check_elsewhere, check_run
 
     loaded = load(config, overrides, name)
+    root, own = run_root(config, loaded, runs_dir, named=name is not None)
+    runs_dir = runs_dir_of(root, loaded) if own else runs_dir
     if (show or json_file is not None) and not dry_run:
         raise ConfigError("--show and --json belong to --dry-run")
     if dry_run:
-        checked = check_run(loaded, runs_dir) if ray is None else check_elsewhere(loaded)
+        with waiting_for("the check of the run"):
+            checked = check_run(loaded, runs_dir) if ray is None else check_elsewhere(loaded)
         if show:
             sys.stdout.write(dump_config(loaded))
             sys.stdout.flush()
@@ -95,7 +101,9 @@ def run(
         console.print(f"{loaded.name}: no problem found, and nothing was started", highlight=False, markup=False)
         return
     # GPUs may be in use by processes of this very run, which `pipeline.execute` waits for.
-    refuse((check_run(loaded, runs_dir, occupied=False) if ray is None else check_elsewhere(loaded)).problems)
+    with waiting_for("the check of the run"):
+        checked = check_run(loaded, runs_dir, occupied=False) if ray is None else check_elsewhere(loaded)
+    refuse(checked.problems)
     with explained_file_errors(runs_dir / loaded.name):
         only = pipeline.START if start_only else None
         finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray, timeout_s=timeout)

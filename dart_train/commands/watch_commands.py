@@ -7,10 +7,11 @@ import typer
 
 from dart_train.commands.options import DEFAULT_RUNS_DIR, Ray, RunsDir
 from dart_train.run import run_status
+from dart_train.run.run_directory import RunDirectory
 
 app = typer.Typer()
 Timeout = Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")]
-RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run")]
+RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, its directory or its config.yaml")]
 
 
 @app.command()
@@ -40,8 +41,17 @@ def logs(
 
 def _say(name: str, runs_dir: Path, ray: str | None, timeout_s: float, what: str, **arguments: Any) -> None:
     if ray is None:
-        typer.echo(run_status.RunWindow(str(runs_dir / name)).ask(what, arguments))
+        typer.echo(run_status.RunWindow(str(_directory(name, runs_dir))).ask(what, arguments))
         return
     from dart_train.nodes.ray_cluster import ask_window
 
     typer.echo(ask_window(ray, name, what, arguments, timeout_s))
+
+
+def _directory(name: str, runs_dir: Path) -> Path:
+    """The directory of a run that is named, or whose directory or configuration is."""
+    given = Path(name)
+    for place in (runs_dir / name, given, given.parent if given.name == RunDirectory(given).config.name else given):
+        if RunDirectory(place).config.is_file():
+            return place.resolve()
+    return runs_dir / name

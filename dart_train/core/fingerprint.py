@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import Engine, EngineMismatch, Prompt, Sampling
+from dart_agent.engines.base.engine_replies import checked
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_directory import FINGERPRINT
 from dart_agent.models.model_tokens import ModelTokens
@@ -136,9 +137,10 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
             for number, (ids, each) in enumerate(zip(published.prompts, sampling, strict=True))
         )
     )
+    sound = [checked(answer, each) for answer, each in zip(answers, sampling, strict=True)]
     worst = max(
         difference((ids, logprobs), (answer.response_ids, answer.logprobs))
-        for ids, logprobs, answer in zip(published.response_ids, published.logprobs, answers, strict=True)
+        for ids, logprobs, answer in zip(published.response_ids, published.logprobs, sound, strict=True)
     )
     if not worst <= tolerance:
         raise EngineMismatch(

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.config.run_config import RunConfig
@@ -62,9 +63,20 @@ class ModuleContext:
     run: RunDirectory
     stop: threading.Event = field(default_factory=threading.Event)
     patience_s: float = UNAVAILABLE_TIMEOUT_S
+    cluster_settings: ClientSettings = ClientSettings()
 
     def __post_init__(self) -> None:
         self.config = expand_tasks(self.config)
+
+    def limit_waits(self, seconds: float) -> None:
+        """Let nothing wait longer for a database or a cluster that does not answer."""
+        self.patience_s = seconds
+        self.cluster_settings = ClientSettings(reconnect_s=seconds, answer_s=seconds)
+        limited = {
+            name: getattr(self.config, name).model_copy(update={"unavailable_timeout_s": seconds})
+            for name in ("data", "rollout")
+        }
+        self.config = self.config.model_copy(update=limited)
 
     def open_data(self, unavailable_timeout_s: float | None = None) -> DataManager:
         """The run's data manager; its calls wait so long for a database that is away, `patience_s` by default."""
@@ -95,7 +107,7 @@ class ModuleContext:
 
     def client(self) -> ClusterClient:
         """A client of the environment cluster."""
-        return ClusterClient(self.url, token=self.config.cluster.token())
+        return ClusterClient(self.url, self.config.cluster.token(), self.cluster_settings)
 
     def catch_signals(self) -> None:
         """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""

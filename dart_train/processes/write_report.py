@@ -1,5 +1,6 @@
 """Writes `report.html` and `report.json` from what a run has left behind."""
 
+from dart_gym.utils.waits import waiting_for
 from dart_train.processes.module_context import ModuleContext
 from dart_train.report.gather import gather
 from dart_train.report.report_page import render
@@ -8,7 +9,9 @@ from dart_train.run.run_directory import write_json, write_text
 
 def main(context: ModuleContext) -> None:
     """Make the report anew; it may be called at any time, also while the run goes on."""
-    with context.open_data() as data:
+    with context.open_data() as data, waiting_for("what the run left behind, which is read"):
         report = gather(context.config, context.run, data)
+    with waiting_for("the pictures of the report"):
+        page = render(report)
     write_json(context.run.figures, report.figures)
-    write_text(context.run.report, render(report))
+    write_text(context.run.report, page)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
-from dart_gym.core.os_remedies import remedy
+from dart_gym.core.os_remedies import lost_output, remedy
 from dart_gym.utils.durable_files import make_directories, write_file
 from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
@@ -202,7 +202,7 @@ def explained_file_errors(root: Path) -> Iterator[None]:
     except (DartTrainError, DartGymError):
         raise
     except OSError as error:
-        if remedy(error) is not None:
+        if remedy(error) is not None and not lost_output(error):
             raise explain_os_error(error, Path(error.filename or root)) from error
         raise
     except Exception as error:

@@ -3,7 +3,7 @@
 Invariants:
     - Actions, timings and prompts keep their meaning without this package: actions and timings are JSON texts, all else
       is plain columns.
-    - Rows are made one at a time: the size of an evaluation is bounded by the disk, not by memory.
+    - Rows are made an episode at a time: the size of an evaluation is bounded by the disk, not by memory.
 """
 
 import json
@@ -21,17 +21,44 @@ from dart_gym.core.errors import MissingDependencyError
 ROWS_PER_FILE = 500
 
 
-def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
-    """A `datasets.Dataset` of recorded episodes. Raises `MissingDependencyError`; `RecordError`: none, or damaged."""
+def build_dataset(directories: Sequence[Path], cache: Path, damaged: dict[Path, str] | None = None) -> Any:
+    """Return a `datasets.Dataset` of recorded episodes.
+
+    Args:
+        directories: of the episodes.
+        cache: directory that the data set lies in.
+        damaged: takes why episodes are left out; where it is None, a damaged one is an error.
+
+    Raises:
+        MissingDependencyError: if `datasets` is not installed.
+        RecordError: if there is no episode that can be read, or one is damaged.
+    """
     datasets = _datasets()
     if not directories:
         raise RecordError("there are no recorded episodes to export: play some with dart-agent eval --out")
 
     def rows() -> Iterator[dict[str, Any]]:
         for directory in directories:
-            yield from episode_rows(read_episode(directory), directory)
+            yield from _rows_of(directory, damaged)
 
-    return datasets.Dataset.from_generator(rows, features=_features(datasets), cache_dir=str(cache))
+    try:
+        return datasets.Dataset.from_generator(rows, features=_features(datasets), cache_dir=str(cache))
+    except ValueError as error:
+        if "corresponds to no data" not in str(error):
+            raise
+        why = f"all episodes are damaged ({next(iter(damaged.values()))})" if damaged else "no decision was recorded"
+        raise RecordError(f"nothing to export: {why}") from None
+
+
+def _rows_of(directory: Path, damaged: dict[Path, str] | None) -> list[dict[str, Any]]:
+    """The rows of one episode; none where it is damaged."""
+    try:
+        return list(episode_rows(read_episode(directory), directory))
+    except RecordError as error:
+        if damaged is None:
+            raise
+        damaged[directory] = str(error)
+        return []
 
 
 def write_parquet(dataset: Any, out: Path) -> list[Path]:
@@ -52,9 +79,11 @@ def write_parquet(dataset: Any, out: Path) -> list[Path]:
 def export_dataset(episodes: Sequence[Path], out: Path) -> str:
     """The exporter "dataset"."""
     with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache, fresh_directory(out) as place:
-        dataset = build_dataset(episodes, Path(cache))
+        damaged: dict[Path, str] = {}
+        dataset = build_dataset(episodes, Path(cache), damaged)
         files = write_parquet(dataset, place)
-    return f"{len(dataset)} steps in {len(files)} files"
+    said = f"; {len(damaged)} damaged episodes left out ({next(iter(damaged.values()))})" if damaged else ""
+    return f"{len(dataset)} steps in {len(files)} files{said}"
 
 
 def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, Any]]:

@@ -155,7 +155,7 @@ def _arguments(cell: Cell, port: int) -> list[str]:
 
 
 def _environment(cell: Cell, home: Path, scratch: Path, port: int) -> dict[str, str]:
-    left_out = ("PYTHONPATH", "FORCE_COLOR", "NO_COLOR", "PYTEST_CURRENT_TEST", "PYTHONWARNINGS")
+    left_out = ("PYTHONPATH", "PYTHONUNBUFFERED", "FORCE_COLOR", "NO_COLOR", "PYTEST_CURRENT_TEST", "PYTHONWARNINGS")
     there = {name: value for name, value in os.environ.items() if name not in left_out}
     there |= {"HOME": str(home), "TMPDIR": str(scratch), "COLUMNS": "400", "TERM": "dumb"}
     if cell.situation is Situation.NO_TERMINAL:

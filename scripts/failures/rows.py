@@ -124,7 +124,7 @@ _NO_ANSWERS = {
 _RAY = Link("the cluster", "--ray 127.0.0.1:{port} --timeout 4", Protocol.TCP, reasons=_NO_ANSWERS)
 _DATABASE = Link("the database", "--set data.url=mysql+pymysql://me@127.0.0.1:{port}/runs --timeout 4", Protocol.MYSQL)
 _NEW_DATABASE = Link("the database", "--url mysql+pymysql://me@127.0.0.1:{port}/runs --timeout 4", Protocol.MYSQL, "")
-_INDEX = {"PIP_INDEX_URL": "{url}/simple", "PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "2", "PATH": "/usr/bin:/bin"}
+_INDEX = {"PIP_INDEX_URL": "{url}/simple", "PATH": "/usr/bin:/bin"}
 _SETUP = {
     Situation.OUTPUT_FULL: "installs for minutes", Situation.CLOSED_PIPE: "installs for minutes",
     Situation.NO_TERMINAL: "installs for minutes", Situation.WRONG_DIRECTORY: "works in a directory of its own",
@@ -154,13 +154,13 @@ def _data(name: str, options: str = "", **more: object) -> Row:
     )  # fmt: skip
 
 
-_CLUSTER = Link("desktops", "--url {ws}")
+_CLUSTER = Link("desktops", "--url {ws} --timeout 4")
 _GYM = (
     Row("dart-gym certify", "{suite} --task fake/two-steps --repeat 1", ("suite",), 
         writes="--out certify --badge badge"),
     Row("dart-gym doctor", reads=True, writes="--json rows.json", ends=(0, 1)),
     Row("dart-gym evaluator install", "--location new", writes="", reasons=_SETUP, long="installs for minutes",
-        links=(Link("the package index", "", variables=_INDEX),)),
+        links=(Link("the package index", "--timeout 2", variables=_INDEX),)),
     Row("dart-gym evaluator status", reads=True, ends=(1,)),
     Row("dart-gym init", writes=""),
     Row("dart-gym mcp", reads=True, ends=(0, 1)),
@@ -184,7 +184,7 @@ _PLAY = "--policy random --max-steps 2"
 _AGENT = (
     Row("dart-agent compare", "{a} {b}", ("evals",), reads=True, writes="--json rows.json"),
     Row("dart-agent eval", f"{{task}} --n 2 {_PLAY}", ("task",), writes="--out played --json scores.json", several=True,
-        links=(Link("the model", CHAT, line="{task} --n 2"), Link("desktops", "--url {ws}"))),
+        links=(Link("the model", CHAT, line="{task} --n 2"), _CLUSTER)),
     Row("dart-agent export", "{a} exported", ("evals",), writes=""),
     _package("dart-agent ground collect"),
     Row("dart-agent ground eval", "{items} --model {model} --text", ("items", "model"), writes="--json rows.json",
@@ -198,7 +198,7 @@ _AGENT = (
     Row("dart-agent presets show", "{preset}", ("preset",), reads=True),
     Row("dart-agent published", "{a}", ("evals",), ends=(1,)),
     Row("dart-agent run", f"{{task}} {_PLAY}", ("task",), writes="--out played",
-        links=(Link("the model", CHAT, line="{task}"), Link("desktops", "--url {ws}"))),
+        links=(Link("the model", CHAT, line="{task}"), _CLUSTER)),
     Row("dart-agent tiny", "made", writes=""),
     Row("dart-agent view", "{episode}", ("evals",), reads=True, writes="--output page.html", ready="http://",
         long="serves until it is stopped", links=(Link("the cluster", "--timeout 4", line="{ws}"),)),
@@ -216,12 +216,12 @@ _TRAIN = (
     Row("dart-train data init", "{config}", ("config",), writes="--name new", links=(_NEW_DATABASE,)),
     _data("data pool", writes="--json rows.json"),
     Row("dart-train data serve", "{config}", ("config",), writes="--name new",
-        links=(Link("the database", f"--name new {_DATABASE.options.removesuffix(' --timeout 4')}", Protocol.MYSQL),),
+        links=(Link("the database", f"--name new {_DATABASE.options}", Protocol.MYSQL),),
         long="serves until it is stopped"),
     _data("data status", writes="--json rows.json"),
     _module("demonstrate", links=(_CLUSTER,)),
     Row("dart-train engines install", writes="", reasons=_SETUP, long="installs for minutes",
-        links=(Link("the package index", "", variables={**_INDEX, "DART_VLLM": "new"}),)),
+        links=(Link("the package index", "--timeout 2", variables={**_INDEX, "DART_VLLM": "new"}),)),
     _module("evaluate", "--label x", links=(_CLUSTER,)),
     Row("dart-train init", writes=""),
     _module("learn"),

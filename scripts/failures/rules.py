@@ -12,6 +12,7 @@ _FAILING = (*OF_SERVERS, *OF_ITEMS, Situation.DISK_FULL, Situation.NO_PERMISSION
 _UNREAD = (Situation.OUTPUT_FULL, Situation.CLOSED_PIPE)
 _MISHAPS = ("Traceback (most recent call last)", "Exception ignored", "unexpected ", "no end within", "\x1b[")
 _FULL = ("space", "full", "free")
+_OUTPUT = "standard output"
 
 
 def broken(cell: Cell, end: End) -> list[str]:
@@ -54,6 +55,8 @@ def _wrong_words(cell: Cell, end: End) -> list[str]:
         found.append("it says nothing")
     if cell.situation is Situation.CLOSED_PIPE and "roken pipe" in end.output:
         found.append("it talks of a pipe")
+    if cell.situation is Situation.OUTPUT_FULL and "No space left" in end.output and _OUTPUT not in end.output:
+        found.append("it does not say that standard output is what is full")
     if cell.situation is Situation.DISK_FULL and not any(word in end.output for word in _FULL):
         found.append("it does not say that the disk is full")
     said = "waiting for" in end.output or "trying again" in end.output

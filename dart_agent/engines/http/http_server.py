@@ -16,6 +16,9 @@ from dart_gym.utils.waits import waiting_for
 JSON = {"Content-Type": "application/json"}
 LARGE = 1 << 20
 KEEPALIVE_S = 60.0
+MOST_BYTES = 256 << 20
+"""Of one answer; the ids and log-probabilities of the longest responses take a tenth of that."""
+_BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,10 @@ class HTTPServer:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if advice := tls_advice(error):
                 raise EngineError(f"no connection to {self.url}: {advice}") from error
-            raise EngineError(f"no server at {self.url} ({type(error).__name__}: {error}); is it running?") from error
+            why = f"({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            if isinstance(error, _BROKEN_OFF):
+                raise EngineError(f"{self.url}{path} broke off its answer {why}: did the server end?") from error
+            raise EngineError(f"no server at {self.url} {why}; is it running?") from error
         if 200 <= answer.status < 300:
             return _json(answer) if answer.body else None
         raise self._error(path, answer)
@@ -113,8 +119,12 @@ class HTTPServer:
             timeout=timeout,
             allow_redirects=False,
         ) as answer:
-            body = await answer.read()
-            return _Answer(str(answer.url), answer.status, answer.reason or "", answer.content_type, body)
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    raise EngineMismatch(f"{answer.url} answers with more than {MOST_BYTES >> 20} MiB")
+            return _Answer(str(answer.url), answer.status, answer.reason or "", answer.content_type, bytes(body))
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -155,4 +165,4 @@ def _reason(answer: _Answer) -> str:
     if isinstance(data, dict):
         error = data.get("error")
         data = error.get("message") if isinstance(error, dict) else error or data.get("detail") or data.get("message")
-    return str(data)[:300]
+    return str(data)[:300] if data else answer.text[:300] or answer.reason

@@ -12,6 +12,7 @@ Invariants:
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +36,10 @@ from dart_gym.utils.backoff import Pauses
 
 KEY_ENV = "OPENAI_API_KEY"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+CUT_OFF = ("length", "max_tokens", "MAX_TOKENS", "repetition")
+"""Reasons that mean that the model was cut off, in the words of servers and of what stands behind proxies."""
+UNFINISHED = ("error", "abort", "aborted", "cancelled", "canceled", "timeout")
+"""Reasons that mean that the server failed amid a response: nothing of it may be carried out."""
 
 
 class OpenAICompatibleEngine:
@@ -146,6 +151,13 @@ class OpenAICompatibleEngine:
 
 def _read(data: Any) -> tuple[str, str, str]:
     """(text with its reasoning, the answer alone, finish reason) of a chat completion."""
+    if isinstance(data, Mapping) and data.get("error") and not data.get("choices"):  # with status 200, as proxies do
+        raise EngineError(f"the server answered with an error: {str(data['error'])[:300]}")
+    if isinstance(data, str):
+        raise EngineMismatch(
+            f"the server answered with a page or a text instead of JSON ({data.strip()[:60]!r}): is the address the "
+            "base of the API, such as https://host/v1?"
+        )
     try:
         choice = data["choices"][0]
         message = choice["message"]
@@ -159,8 +171,15 @@ def _read(data: Any) -> tuple[str, str, str]:
         ) from None
     if reason == "content_filter":
         raise EngineError("the server's content filter withheld the response")
+    if reason in UNFINISHED:
+        raise EngineError(f"the server did not finish its response (finish_reason {reason!r})")
+    if not text and message.get("tool_calls"):
+        raise EngineError(
+            "the server took the response apart into tool_calls, and its text is gone: start it without a tool parser "
+            "(vLLM: without --enable-auto-tool-choice)"
+        )
     if not text:
         raise EngineError(
             f"the model answered without text (finish_reason {reason!r}): raise max_tokens if it spent them on thinking"
         )
-    return text, answer, "length" if reason == "length" else "stop"
+    return text, answer, "length" if reason in CUT_OFF else "stop"

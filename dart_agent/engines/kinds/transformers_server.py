@@ -22,7 +22,11 @@ class TransformersServer(EngineKind):
         """See `EngineKind`."""
         from dart_agent.engines.remote.remote_engine import RemoteEngine
 
-        return RemoteEngine(connection.url)
+        return RemoteEngine(
+            connection.url,
+            request_timeout_s=connection.request_timeout_s,
+            update_timeout_s=connection.update_timeout_s,
+        )
 
     def command(self, launch: Launch) -> Command:
         """A server on a Unix socket, which needs no port and no key, unless other nodes are to reach it."""

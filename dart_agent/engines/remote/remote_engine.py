@@ -13,19 +13,37 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.base.engine import EngineError, EngineInfo, EngineTimeout, Generation, Prompt, Sampling
 from dart_agent.engines.base.engine_replies import engine_info
 from dart_agent.engines.remote import engine_frames
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.local_tokens import find_local_token
+from dart_gym.utils.waits import waiting_for
 
 
 class RemoteEngine:
     """An `Engine` served by `dart_agent.engines.remote.engine_server`. Use it within one event loop."""
 
-    def __init__(self, url: str, *, token: str | None = None, connect_timeout_s: float = 10.0) -> None:
-        """Remember where the engine is; the first call connects. Without `token` that is in DART_ENGINE_TOKEN."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        connect_timeout_s: float = 10.0,
+        request_timeout_s: float | None = None,
+        update_timeout_s: float | None = None,
+    ) -> None:
+        """Remember where the engine is; the first call connects.
+
+        Args:
+            url: of the engine's server.
+            token: that it wants; without one that is in DART_ENGINE_TOKEN.
+            connect_timeout_s: seconds for a connection.
+            request_timeout_s: seconds for one response; None for no limit.
+            update_timeout_s: seconds for an update of the weights; None for no limit.
+        """
         self.url = url
+        self._request_timeout, self._update_timeout = request_timeout_s, update_timeout_s
         self._address = parse_address(url)
         self._token = os.environ.get(engine_frames.TOKEN_ENV, "") if token is None else token
         self._timeout = connect_timeout_s
@@ -38,16 +56,16 @@ class RemoteEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response. Raises `EngineError`."""
-        fields = await self._call(engine_frames.prompt_fields(prompt, sampling))
+        fields = await self._call(engine_frames.prompt_fields(prompt, sampling), self._request_timeout)
         return engine_frames.read_generation(fields, sampling)
 
     async def update_weights(self, path: str, version: int) -> None:
         """Have the engine load a checkpoint that it can read at `path`. Raises `EngineError`."""
-        await self._call({"op": "update_weights", "path": path, "version": version})
+        await self._call({"op": "update_weights", "path": path, "version": version}, self._update_timeout)
 
     async def info(self) -> EngineInfo:
         """Current state. Raises `EngineError`."""
-        return engine_info(await self._call({"op": "info"}))
+        return engine_info(await self._call({"op": "info"}, self._request_timeout))
 
     async def close(self) -> None:
         """Close the connection; waiting calls fail. Idempotent. The server goes on."""
@@ -59,8 +77,19 @@ class RemoteEngine:
         if reader is not None:
             await reader
 
-    async def _call(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send one request and wait for its reply."""
+    async def _call(self, message: dict[str, Any], limit_s: float | None) -> dict[str, Any]:
+        """Send one request and wait for its reply. Raises `EngineError`."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                with waiting_for(f"an answer of the engine at {self.url}", limit_s):
+                    return await self._exchange(message)
+        except TimeoutError:
+            if not limit.expired():  # the caller's own
+                raise
+            raise EngineTimeout(f"the engine at {self.url} did not answer within {limit_s:g} s") from None
+
+    async def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         connection = await self._connected()
         self._next_id += 1
         request_id = self._next_id

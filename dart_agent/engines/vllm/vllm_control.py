@@ -8,10 +8,13 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dart_agent.engines.base.engine import EngineMismatch
+from dart_agent.engines.base import engine_replies as replies
+from dart_agent.engines.base.engine import BadResponse, EngineMismatch
 from dart_agent.engines.http.http_server import HTTPServer, RouteMissing
 
 KEY_ENV = "VLLM_API_KEY"
+MOST_LOAD = 1e9
+"""Of a gauge of the server's metrics."""
 PauseMode = Literal["keep", "wait", "abort"]
 
 
@@ -92,8 +95,8 @@ class VLLMControl(HTTPServer):
         """Its workers, over all kinds of parallelism."""
         data = await self._steer("/get_world_size", method="GET", timeout_s=timeout_s)
         try:
-            return int(data["world_size"])
-        except (KeyError, TypeError, ValueError):
+            return replies.integer(data["world_size"], "the number of workers", 1, 1 << 20)
+        except (KeyError, TypeError):
             raise EngineMismatch(f"{self.url}/get_world_size names none: {data!r}") from None
 
     async def init_weight_transfer(self, init_info: dict[str, Any], timeout_s: float = 600.0) -> None:
@@ -134,13 +137,14 @@ class VLLMControl(HTTPServer):
 
 
 def _gauges(text: str) -> dict[str, list[float]]:
-    """Values by metric in Prometheus's text format, one for each set of labels."""
+    """Values by metric in Prometheus's text format, one for each set of labels; what is no load (NaN) is left out."""
     values: dict[str, list[float]] = {}
     for line in text.splitlines():
         name, _, rest = line.partition("{")
         if rest and not line.startswith("#"):
             try:
-                values.setdefault(name, []).append(float(rest.rpartition("}")[2].split()[0]))
-            except (ValueError, IndexError):
+                value = replies.number(float(rest.rpartition("}")[2].split()[0]), name, 0.0, MOST_LOAD)
+            except (ValueError, IndexError, BadResponse):
                 continue  # not a gauge
+            values.setdefault(name, []).append(value)
     return values

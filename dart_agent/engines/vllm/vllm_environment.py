@@ -1,19 +1,23 @@
 """vLLM's own Python environment, for it decides over the versions of torch and transformers: made, found, examined."""
 
+import math
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
+from dart_gym.core.package_installer import pip_install
 from dart_gym.utils.durable_files import only_maker
 from dart_gym.utils.waits import waiting_for
 
 VERSION = "0.32.0"
 VARIABLE = "DART_VLLM"
 COMMAND = "dart-train engines install"
+_AGAIN = f"next step: mend that and run {COMMAND} again"
 NEEDED_MB = 20_000
 """vLLM, torch and the libraries of CUDA, while they are unpacked."""
 
@@ -41,8 +45,12 @@ def problem(root: Path | None = None) -> str:
     return "" if found.partition("+")[0] == VERSION else f"{root} has vLLM {found}, and {VERSION} is what is tested"
 
 
-def install(root: Path | None = None) -> Path:
+def install(root: Path | None = None, timeout_s: float | None = None) -> Path:
     """Make the environment with vLLM for this machine's GPUs; returns at once where it is there.
+
+    Args:
+        root: directory of the environment; None for `location`.
+        timeout_s: seconds for one answer of the package index; None for the installer's own limit.
 
     Raises:
         MissingDependencyError: too little space, something else is in the way, or the installer failed.
@@ -50,11 +58,11 @@ def install(root: Path | None = None) -> Path:
     root = root or location()
     with only_maker(root):
         if problem(root):
-            _make(root)
+            _make(root, timeout_s)
     return root
 
 
-def _make(root: Path) -> None:
+def _make(root: Path, timeout_s: float | None) -> None:
     if root.exists() and any(root.iterdir()) and not (root / "pyvenv.cfg").exists():
         raise MissingDependencyError(f"{root} holds something else; let {VARIABLE} name a new directory")
     free = shutil.disk_usage(root.parent).free // 10**6
@@ -63,19 +71,24 @@ def _make(root: Path) -> None:
             f"only {free} MB are free at {root.parent}, vLLM needs {NEEDED_MB}; free some, or let {VARIABLE} name "
             "another disk"
         )
-    _run([sys.executable, "-m", "venv", "--clear", str(root)])
+    _run([sys.executable, "-m", "venv", "--clear", str(root)], f"a new Python environment in {root}")
     python, uv = str(root / "bin" / "python"), shutil.which("uv")
     if uv:  # knows which build of torch the driver takes
-        _run([uv, "pip", "install", "--quiet", "--python", python, "--torch-backend", "auto", f"vllm=={VERSION}"])
+        command = [uv, "pip", "install", "--quiet", "--python", python, "--torch-backend", "auto", f"vllm=={VERSION}"]
+        limit = {} if timeout_s is None else {"UV_HTTP_TIMEOUT": str(math.ceil(timeout_s))}
+        _run(command, f"uv pip install vllm=={VERSION}", limit)
     else:
-        _run([python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-q", f"vllm=={VERSION}"])
+        with waiting_for(f"pip install vllm=={VERSION}"):
+            why = pip_install(python, [f"vllm=={VERSION}"], timeout_s)
+        if why:
+            raise MissingDependencyError(f"pip could not install vllm=={VERSION}: {why}; {_AGAIN}")
     if trouble := problem(root):
         raise MissingDependencyError(f"vLLM was installed and is not right: {trouble}")
 
 
-def _run(command: list[str]) -> None:
-    with waiting_for(" ".join(command[1:5])):
-        done = subprocess.run(command, capture_output=True, text=True)
+def _run(command: list[str], what: str, variables: Mapping[str, str] | None = None) -> None:
+    with waiting_for(what):
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(variables or {})})
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())[-600:]
-        raise MissingDependencyError(f"{command[0]} failed: {words}; next step: mend that and run {COMMAND} again")
+        raise MissingDependencyError(f"{what} failed: {words}; {_AGAIN}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from dart_agent.formats.grammar.reasoning import Split, message_text, split_reasoning
+from dart_agent.formats.grammar.reasoning import MESSAGE_FIELDS, Split, message_text, split_reasoning
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Action, Press
 
@@ -176,7 +176,7 @@ def _decoded(response: Any) -> str:
             return response.decode()
         except UnicodeDecodeError as error:
             raise UnreadableError(f"the response is not UTF-8: {error.reason} at byte {error.start}") from None
-    if isinstance(response, Mapping) and ("content" in response or "reasoning_content" in response):
+    if isinstance(response, Mapping) and not MESSAGE_FIELDS.isdisjoint(response):
         return message_text(response)
     raise UnreadableError(f"the response must be text, got {type(response).__name__}")
 

@@ -8,7 +8,8 @@
 | Gemma 4 | `<|channel>thought ... <channel|>` |
 | gpt-oss (harmony) | `<|channel|>analysis<|message|> ... <|channel|>final<|message|> ...` |
 | others | `[THINK]`, `<|begin_of_thought|>`, `<|START_THINKING|>`, `<|thinking|>`, `<unused94>thought`, `<plan>` |
-| a server's reasoning parser | the fields `reasoning_content` and `reasoning` of a chat message: see `message_text` |
+| Apriel, Granite | `Here are my reasoning steps: ... [BEGIN FINAL RESPONSE]`, `Here is my thought process: ...` |
+| a server's reasoning parser | fields of a message such as `reasoning_content`: see `message_text` |
 
 Invariants:
     - What stands between marks is never part of the answer, whatever words it holds: `<tool_call>`, `Action:`, code.
@@ -24,18 +25,18 @@ from typing import Any, NamedTuple
 
 _NAME = (
     r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}"
-    r"|(?:\w{1,20}[_-])?(?:thoughts?|reason(?:ing)?|reflect(?:ions?)?|analysis|rationale|monologue|critique|deliberation)"
-    r"(?:[_-]\w{1,20})?|(?:seed:)?cot(?:_\w{1,30})?|plan(?:ning)?|scratchpad|brainstorm(?:ing)?|introspection|思考(?:过程)?"
-    r"|(?:inner|internal)_\w{0,20})"
+    r"|(?:[\w-]{1,20}[_-])?(?:thoughts?|reason(?:ing)?|reflect(?:ions?)?|analysis|rationale|monologue|critique"
+    r"|deliberat(?:e|ion))(?:[_-]\w{1,20})?|(?:seed:)?cot(?:_\w{1,30})?|plan(?:ning)?|scratch[_-]?pad"
+    r"|brainstorm(?:ing)?|introspection|思考(?:过程)?|(?:inner|internal)[_-]\w{0,20})"
 )
 _LEFT, _RIGHT = r"(?:<[|｜]?|＜|&lt;)\s?", r"(?:[|｜]?>|＞|&gt;)"
-_OF_A_THOUGHT = rf"[\w▁]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGHT}"
+_OF_A_THOUGHT = rf"[_-]?[\w▁-]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGHT}"
 _IN_BRACKETS = "(?:think(?:ing)?|reasoning|thoughts?)"
 _MARK = re.compile(
-    rf"(?P<other>◁think▷|\[{_IN_BRACKETS}\]|{_LEFT}(?:begin|start)_?{_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
+    rf"(?P<other>◁think▷|\[{_IN_BRACKETS}\]|{_LEFT}(?:begin|start){_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
     r"|<unused94>thought|<\|im_start\|>\s?think\w{0,6})"
-    rf"|◁/think▷|\[/{_IN_BRACKETS}\]|{_LEFT}end_?{_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
-    rf"|{_LEFT}(?P<end>[/／]?)\s?{_NAME}(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
+    rf"|◁/think▷|\[/{_IN_BRACKETS}\]|{_LEFT}(?:end|stop|close){_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
+    rf"|{_LEFT}(?P<end>[/／]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
     re.IGNORECASE,
 )
 _CHANNEL = re.compile(
@@ -43,6 +44,12 @@ _CHANNEL = re.compile(
     r"<\|message\|>)?)"
 )
 _CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
+_PHRASES = (
+    (("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
+    (("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")),
+)
+"""Words that a thought begins with where a response begins with them, and those that the answer follows."""
+_FINAL, _FINAL_END = "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"
 _STRIPPED = re.compile(r"analysis(?=[A-Z])")  # harmony after its special tokens were dropped
 _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the first argument of a call; in one line
     r"(?:\b[A-Za-z_]\w{0,40}\s?=\s?|\w\(\s?)'(?>(?:[^'\\\n]++|\\.|'(?!\s?[,)]))*)'"
@@ -52,8 +59,17 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
 _WITHOUT_BRACKET = (
-    "◁", "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", "＜", "&lt;",
+    "◁", "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", "＜", "&lt;", _FINAL,
 )  # fmt: skip
+_BEGINNINGS = ("analysis", *(opening for openings, _ in _PHRASES for opening in openings))
+_THOUGHTS_APART = (
+    "reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks", "thoughts",
+)  # fmt: skip
+"""Fields of a message in which servers put what was thought."""
+MESSAGE_FIELDS = frozenset(("content", *_THOUGHTS_APART))
+"""A chat message has at least one of these."""
+_KINDS_OF_THOUGHT = ("think", "thought", "reason")
+_TEXTS = ("text", "thinking", "reasoning", "content", "summary")
 _OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
 
 
@@ -90,8 +106,11 @@ class Split(NamedTuple):
 
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
-    if not ("<" in text or text.startswith("analysis") or any(mark in text for mark in _WITHOUT_BRACKET)):
+    begins = text[:80].lstrip()
+    if not ("<" in text or begins.startswith(_BEGINNINGS) or any(mark in text for mark in _WITHOUT_BRACKET)):
         return Split("", text)
+    if found := _phrases(text, begins):
+        return found
     if "<|channel|>" in text:
         return _channels(text)
     if text.startswith("analysis") and _STRIPPED.match(text):
@@ -114,25 +133,59 @@ def message_text(message: Mapping[str, Any]) -> str:
 
     A message that has reasoning and no content ends inside its reasoning.
     """
-    content, thought = _words(message.get("content"), "text"), _words(message.get("content"), "thinking")
-    for name in ("reasoning_content", "reasoning", "reasoning_details"):
-        if apart := _words(message.get(name), "text"):
-            thought = "\n".join(part for part in (without_marks(apart), thought) if part)
-            break
+    content, thought = _content(message.get("content"))
+    apart = next((said for name in _THOUGHTS_APART if (said := _text_in(message.get(name)))), "")
+    thought = "\n".join(part for part in (without_marks(apart), without_marks(thought)) if part)
     if not thought.strip():
         return content
     return f"{_OPEN}{thought}{_CLOSE}{content}" if content.strip() else f"{_OPEN}{thought}"
 
 
-def _words(value: Any, kind: str) -> str:
-    """The texts of one kind in a field: a text itself, or parts with a field of that name."""
+def _content(value: Any) -> tuple[str, str]:
+    """(what was said, what was thought) of a message's content: a text, or parts with a type each."""
     if isinstance(value, str):
-        return value if kind == "text" else ""
-    if isinstance(value, Mapping):
-        return _words(value.get(kind), "text")
-    if isinstance(value, (list, tuple)):
-        return "".join(_words(part, kind) for part in value[:256] if isinstance(part, Mapping))
-    return ""
+        return value, ""
+    said, thought = [], []
+    for part in _parts(value):
+        kind = str(part.get("type", "")).lower()
+        if part.get("thought") is True or any(word in kind for word in _KINDS_OF_THOUGHT):
+            thought.append(_text_in(part))
+        else:
+            said.append(text if isinstance(text := part.get("text"), str) else "")
+            thought += [_text_in(part.get(name)) for name in ("thinking", "reasoning")]
+    return "".join(said), "".join(thought)
+
+
+def _text_in(value: Any, depth: int = 0) -> str:
+    """The text of a field that holds thoughts: a text itself, parts that hold texts, or an object with one."""
+    if isinstance(value, str):
+        return value
+    if depth > 3:
+        return ""
+    return "".join(
+        next((text for name in _TEXTS if (text := _text_in(part.get(name), depth + 1))), "") for part in _parts(value)
+    )
+
+
+def _parts(value: Any) -> list[Mapping[str, Any]]:
+    listed = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [part for part in listed[:256] if isinstance(part, Mapping)]
+
+
+def _phrases(text: str, begins: str) -> Split | None:
+    """Split at the words that parts of a response begin with; None where it has none."""
+    for openings, closings in _PHRASES:
+        opening = next((one for one in openings if begins.startswith(one)), "")
+        start = text.find(opening) + len(opening) if opening else 0
+        places = [(place, one) for one in closings if (place := text.find(one, start)) >= 0]
+        if not opening and (_FINAL not in closings or not places or _Quotes(text).hold(places[0][0])):
+            continue
+        if not places:
+            return Split(text[start:].strip(), "", ((0, len(text)),), (start, len(text)))
+        place, closing = min(places)
+        stop = text.rfind(_FINAL_END, place) if closing == _FINAL else -1
+        return _split(text, [text[start:place]], [(place + len(closing), len(text) if stop < 0 else stop)], None)
+    return None
 
 
 def _tags(text: str) -> Split:
@@ -151,7 +204,7 @@ def _tags(text: str) -> Split:
                 pieces.append((start, mark.start()))
                 start = mark.end()
             continue
-        if mark["other"] or mark["end"] == "":
+        if mark["other"] or (mark["end"] == "" and not mark["name"].lower().endswith(("_end", "-end"))):
             if depth == 0:
                 pieces.append((start, mark.start()))
                 opened, depth = mark.end(), 1

@@ -38,6 +38,16 @@ MAX_SENDS = 4  # of one request, over reconnects
 LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
 _BIG_FRAME_BYTES = 50_000  # of a compressed screen
+_WAITS = {
+    "acquire": "a free desktop",
+    "reset": "a desktop with the task on it",
+    "step": "a desktop that carries out an action",
+    "finish": "the end of an episode",
+    "oracle": "the oracle",
+    "status": "the status",
+    "lacking": "a list of what the desktops lack",
+}
+"""What a person is told that a long operation waits for."""
 CLOSED = "the session was closed during the operation"
 _SESSION_GONE = frozenset({*frames.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
@@ -266,12 +276,12 @@ class ClientSession:
         async with self._lock:
             self._next_id += 1
             frame = frames.encode_request(Request(self._next_id, op, deadline_s * 1000, args))
-            reply = await self._exchange(frame, self._next_id, deadline_s)
+            reply = await self._exchange(frame, self._next_id, deadline_s, _WAITS.get(op, op))
         if reply.code is not None:
             raise frames.exception_for(reply.code, reply.message)
         return reply
 
-    async def _exchange(self, frame: bytes, request_id: int, deadline_s: float) -> Reply:
+    async def _exchange(self, frame: bytes, request_id: int, deadline_s: float, what: str) -> Reply:
         reason, closings = "", self._closings
         for _ in range(MAX_SENDS):
             if self._closings != closings:
@@ -279,8 +289,9 @@ class ClientSession:
             connection = self._connection or await self._connect()
             try:
                 await connection.send(frame)
-                async with asyncio.timeout(deadline_s + REPLY_MARGIN_S):
-                    return await self._receive(connection, request_id)
+                with waiting_for(f"{what} at {self.server_url}", deadline_s):
+                    async with asyncio.timeout(deadline_s + REPLY_MARGIN_S):
+                        return await self._receive(connection, request_id)
             except TimeoutError:
                 self._drop()
                 raise ClusterError(

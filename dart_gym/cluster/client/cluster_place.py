@@ -21,7 +21,9 @@ ANSWER_S = 30.0
 T = TypeVar("T")
 
 
-def place_of(url: str | None, token: str | None = None, osworld_url: str | None = None) -> Place:
+def place_of(
+    url: str | None, token: str | None = None, osworld_url: str | None = None, patience_s: float = PATIENCE_S
+) -> Place:
     """Return the place of the desktops of the cluster at `url`, or of this machine's. See `Place.of`.
 
     The cluster is asked when a task needs a program or a file. One that does not answer counts as having all of them,
@@ -36,7 +38,8 @@ def place_of(url: str | None, token: str | None = None, osworld_url: str | None 
         if silent:
             return Lacking()
         try:
-            return _in_a_thread(lacking(ClusterClient(url, token, ClientSettings(reconnect_s=PATIENCE_S)), asked))
+            settings = ClientSettings(reconnect_s=patience_s, answer_s=patience_s)
+            return _in_a_thread(lacking(ClusterClient(url, token, settings), asked))
         except ClusterError as error:
             if error.code is ErrorCode.AUTH:
                 raise

@@ -56,12 +56,14 @@ class ClientSettings:
             of this user, raw where it runs on this machine, PNG elsewhere. (A tunnel looks like this machine, too:
             name a codec there.)
         reconnect_s: how long a lost connection is tried again before the cluster counts as unreachable.
+        answer_s: how long a server may take to accept a connection, and to welcome a session.
         heartbeat_s: interval of websocket pings; None for none.
         name: shown to those who watch the desktops; "" for the number of the process.
     """
 
     codecs: tuple[str, ...] = ()
     reconnect_s: float = 10.0
+    answer_s: float = 10.0
     heartbeat_s: float | None = 20.0
     name: str = ""
 
@@ -268,7 +270,7 @@ class ClusterServers:
             "ping_interval": heartbeat_s,
             "ping_timeout": 3 * heartbeat_s if heartbeat_s else None,
             "close_timeout": 2.0,
-            "open_timeout": 10.0,
+            "open_timeout": self.settings.answer_s,
             "additional_headers": {"Authorization": f"Bearer {token}"} if token else None,
         }
         if address.is_local:
@@ -287,7 +289,7 @@ class ClusterServers:
             name = self.settings.name or f"pid {os.getpid()}"
             hello = Hello(codecs, resume, client=name, take_over=take_over)
             await connection.send(frames.encode_hello(hello))
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(self.settings.answer_s):
                 return connection, frames.decode_welcome(await connection.recv())
         except BaseException:
             await connection.close()
@@ -301,4 +303,8 @@ def _refusal(address: Address, token: str | None, error: websockets.InvalidStatu
         whose = " (a server on loopback without --token-env is for the clients of its own user)"
         local = whose if address.is_local and not token else ""
         return ClusterError(f"{address.url} refused the connection: {given}{local}", ErrorCode.AUTH)
-    return ClusterError(f"{address.url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)
+    if status == 429 or status >= 500:
+        why = f"refused the connection with HTTP status {status}"
+    else:
+        why = f"answers with HTTP status {status}, and is no cluster: is `dart-gym serve` running there?"
+    return ClusterError(f"{address.url} {why}", ErrorCode.UNREACHABLE)

@@ -26,6 +26,7 @@ from dart_gym.core.errors import ClusterError
 from dart_gym.core.platforms import check_platform
 from dart_gym.desktops.sandbox.runtime_directory import own_directory
 from dart_gym.utils.plugins import child_environment
+from dart_gym.utils.waits import waiting_for
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,8 @@ class LocalCluster:
                     stderr=output,
                     env=child_environment(),
                 )
-            await self._wait_until_listening(self._process)
+            with waiting_for("the server of this machine's desktops", START_TIMEOUT_S):
+                await self._wait_until_listening(self._process)
         except BaseException:
             await self.stop()
             raise

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.core.package_installer import pip_install
 from dart_gym.utils.durable_files import only_maker
 from dart_gym.utils.waits import waiting_for
 
@@ -27,6 +28,7 @@ VARIABLE = "DART_GYM_EVALUATOR"
 COMMAND = "dart-gym evaluator install"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 NEEDED_MB = 2000
+_AGAIN = f"next step: mend that and run {COMMAND} again"
 _PYTHONS = ("/usr/bin/python3", "python3.12", "python3.11", sys.executable)
 _SUITS = "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))"
 
@@ -78,8 +80,12 @@ def _stamp(root: Path) -> Path:
     return root / f"dart-evaluator-{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-def install(root: Path | None = None) -> EvaluatorEnvironment:
+def install(root: Path | None = None, timeout_s: float | None = None) -> EvaluatorEnvironment:
     """Create or update the environment.
+
+    Args:
+        root: its directory; None for `location`.
+        timeout_s: seconds for one answer of the package index; None for pip's own limit.
 
     Raises:
         MissingDependencyError: if there is no Python or no space, or pip fails.
@@ -87,11 +93,11 @@ def install(root: Path | None = None) -> EvaluatorEnvironment:
     root = root or location()
     with only_maker(root):
         if not _stamp(root).is_file():
-            _make(root)
+            _make(root, timeout_s)
     return find(root)
 
 
-def _make(root: Path) -> None:
+def _make(root: Path, timeout_s: float | None) -> None:
     if root.exists() and any(root.iterdir()) and not (root / "pyvenv.cfg").exists():
         raise ConfigurationError(f"{root} holds something else; let {VARIABLE} name a new directory")
     free = shutil.disk_usage(root.parent).free >> 20
@@ -102,10 +108,16 @@ def _make(root: Path) -> None:
     python = _find_python()
     for stamp in root.glob("dart-evaluator-*"):
         stamp.unlink()
-    _run([python, "-m", "venv", "--clear", str(root)], "the virtual environment could not be made")
-    pip = [str(root / "bin" / "python"), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-q"]
-    _run([*pip, "-r", str(REQUIREMENTS)], "pip could not install the requirements")
-    _run([*pip, "--no-deps", f"{PACKAGE}=={VERSION}"], f"pip could not install {PACKAGE}")
+    with waiting_for(f"a new Python environment in {root}"):
+        made = subprocess.run([python, "-m", "venv", "--clear", str(root)], capture_output=True, text=True)
+    if made.returncode:
+        words = " ".join((made.stderr or made.stdout).split())[-600:]
+        raise MissingDependencyError(f"the virtual environment could not be made: {words}; {_AGAIN}")
+    for arguments in (["-r", str(REQUIREMENTS)], ["--no-deps", f"{PACKAGE}=={VERSION}"]):
+        with waiting_for(f"pip install {arguments[-1]}"):
+            why = pip_install(str(root / "bin" / "python"), arguments, timeout_s)
+        if why:
+            raise MissingDependencyError(f"pip could not install {arguments[-1]}: {why}; {_AGAIN}")
     _warm(root)
     base = subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True)
     _stamp(root).write_text(base.stdout)
@@ -119,14 +131,6 @@ def _find_python() -> str:
     raise MissingDependencyError(
         "the evaluator needs Python 3.11 or 3.12 with the module venv; next step: apt-get install python3 python3-venv"
     )
-
-
-def _run(command: list[str], trouble: str) -> None:
-    with waiting_for(" ".join(command[1:5])):
-        result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        words = " ".join((result.stderr or result.stdout).split())[-600:]
-        raise MissingDependencyError(f"{trouble}: {words}; next step: mend that and run {COMMAND} again")
 
 
 def _warm(root: Path) -> None:

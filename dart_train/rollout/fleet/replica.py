@@ -16,13 +16,14 @@ Invariants:
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import os
 import signal
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -30,11 +31,12 @@ from typing import Any, Protocol, cast
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineInfo, EngineMismatch, ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
+from dart_agent.engines.base.engine_replies import engine_info
 from dart_gym.utils.backoff import Pauses
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.child_process import ChildProcess, Process
-from dart_train.core.train_errors import DataError
+from dart_train.core.train_errors import CheckpointError, DataError
 from dart_train.data.store.database_locks import LONGEST_NAME
 from dart_train.rollout.fleet.concurrency import Concurrency, adapt
 from dart_train.rollout.fleet.weight_files import Weights as Weights
@@ -288,7 +290,7 @@ class Replica:
         expected = (self.verified, self.updating_to)
         try:
             async with asyncio.timeout(timeout):
-                info = await self.engine.info()
+                info = await self.told()
         except TimeoutError:
             raise EngineError(f"no answer within {timeout:.1f} s") from None
         if expected != (self.verified, self.updating_to):
@@ -300,6 +302,16 @@ class Replica:
             )
         self._take(info)
         return info
+
+    async def told(self) -> EngineInfo:
+        """Return what the engine says of itself, checked by type and range. Raises `EngineError`."""
+        if self.engine is None:
+            raise EngineError("not started")
+        with client_errors():
+            info = await self.engine.info()
+        if not isinstance(info, EngineInfo):
+            raise EngineError(f"its state is a {type(info).__name__}, not an EngineInfo")
+        return engine_info(dataclasses.asdict(info))
 
     def _take(self, info: EngineInfo) -> None:
         now = time.monotonic()
@@ -328,6 +340,17 @@ class Replica:
             _remove_socket(self.url)
         if engine is not None:  # last: closing waits for the other side, which may have stood still until its end
             await engine.close()
+
+
+@contextlib.contextmanager
+def client_errors() -> Iterator[None]:
+    """Turn what a client of ours or of a plug-in fails with into an `EngineError`: no server may end the service."""
+    try:
+        yield
+    except (EngineError, CheckpointError, TimeoutError):
+        raise
+    except Exception as error:
+        raise EngineError(f"its client failed with {type(error).__name__}: {error}") from error
 
 
 def _start_server(command: Command, log_path: Path | None) -> ChildProcess:

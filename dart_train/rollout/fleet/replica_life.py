@@ -35,7 +35,7 @@ from dart_gym.utils.backoff import backoff
 from dart_train.core.fingerprint import check_fingerprint
 from dart_train.core.train_errors import CheckpointError
 from dart_train.rollout.fleet.concurrency import patience, shrink
-from dart_train.rollout.fleet.replica import Replica, ReplicaState, UpdateLocks, Wakeup, Weights
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, UpdateLocks, Wakeup, Weights, client_errors
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
 _log = logging.getLogger(__name__)
@@ -94,9 +94,11 @@ class ReplicaLife:
                     await self._admit()
                     self._set(ReplicaState.READY)
                     await self._watch()
-                except (EngineError, DartGymError, OSError) as error:
+                except Exception as error:  # also of a plug-in's client, which must not end the replica for ever
+                    known = isinstance(error, (EngineError, DartGymError, OSError))
                     if replica.state is not ReplicaState.DOWN:
-                        self._down("died" if replica.died and replica.usable else "start", str(error))
+                        why = str(error) if known else f"its client failed with {type(error).__name__}: {error}"
+                        self._down("died" if replica.died and replica.usable else "start", why)
                 await replica.shut_down(FAILED_GRACE_S)
                 await asyncio.sleep(backoff(replica.failures, FIRST_RESTART_S, self._config.max_backoff_s))
                 replica.restarts += 1
@@ -335,8 +337,9 @@ class ReplicaLife:
         replica.updating_to = weights.version
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
-                if replica.tainted or (await replica.engine.info()).version != weights.version:
-                    await replica.engine.update_weights(await replica.path_of(weights), weights.version)
+                if replica.tainted or (await replica.told()).version != weights.version:
+                    with client_errors():
+                        await replica.engine.update_weights(await replica.path_of(weights), weights.version)
             info = await replica.look(self._config.request_timeout_s)
             if info.version != weights.version:
                 raise EngineMismatch(f"it says version {info.version} after an update to {weights.version}")
@@ -354,7 +357,8 @@ class ReplicaLife:
             return False
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
-                return await check_fingerprint(engine, weights.path, tolerance) is not None
+                with client_errors():
+                    return await check_fingerprint(engine, weights.path, tolerance) is not None
         except CheckpointError as error:
             raise EngineError(str(error)) from error
         except TimeoutError:
@@ -369,7 +373,7 @@ class ReplicaLife:
         ours = fleet.weights.version if replica.verified is None else replica.verified
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
-                serves = (await engine.info()).version
+                serves = (await replica.told()).version
             if serves != newest.version or serves <= ours or not await self._check(newest):
                 return False
         except (EngineError, TimeoutError) as error:

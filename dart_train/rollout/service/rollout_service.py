@@ -100,7 +100,8 @@ class RolloutService:
         self.forks = GroupForks(data.config.forks, self.scheduler)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
-        settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.unavailable_timeout_s), name="rollout")
+        patience_s = min(RECONNECT_S, config.unavailable_timeout_s)
+        settings = ClientSettings(reconnect_s=patience_s, answer_s=min(10.0, patience_s), name="rollout")
         self._client = ClusterClient(url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir

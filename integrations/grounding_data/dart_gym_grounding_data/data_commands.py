@@ -48,6 +48,7 @@ def explore_command(
     without: Annotated[list[str] | None, typer.Option(help="A part that is switched off; may be repeated.")] = None,
     model: Annotated[Path | None, typer.Option(help="A model that proposes; the tree does without.")] = None,
     engine_url: Annotated[str | None, typer.Option(help="With --model: a running engine.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, help="With --model: seconds for one answer.")] = None,
 ) -> None:
     """Explore an application, and leave a graph to look at with the data of every action."""
     from dart_gym_grounding_data.collector import task_named
@@ -57,7 +58,7 @@ def explore_command(
     from dart_gym_grounding_data.task_place import TaskPlace
 
     async def explore() -> Explorer:
-        place, engine = TaskPlace(task_named(name)), open_engine(model, engine_url) if model else None
+        place, engine = TaskPlace(task_named(name)), open_engine(model, engine_url, timeout) if model else None
         proposer = ModelProposer(engine, model) if engine and model else TreeProposer()
         explorer = Explorer(place, steps, seed, frozenset(without or ()), proposer)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.engines.base.engine_replies import checked
 from dart_agent.formats.grammar.reasoning import split_reasoning
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -37,7 +38,7 @@ class ModelProposer:
         conversation.observe(node.screen.image)
         stops, never = self._tokens.stop_ids, self._tokens.suppressed_ids
         sampling = Sampling(max_tokens=TOKENS, temperature=0.0, stop_ids=stops, suppressed_ids=never)
-        answer = await self._engine.generate(conversation.prompt(), sampling)
+        answer = checked(await self._engine.generate(conversation.prompt(), sampling), sampling)
         return {**await TreeProposer().propose(node, told), **marks_of(answer.text, keys)}
 
 

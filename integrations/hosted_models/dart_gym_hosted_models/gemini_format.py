@@ -83,7 +83,8 @@ class GeminiFormat:
             first = (blocks(response_object(response).get("candidates"), "candidates") or [{}])[0]
             content = first.get("content")
             for part in blocks((content.get("parts") if isinstance(content, Mapping) else None) or [], "parts"):
-                if (call := part.get("functionCall", part.get("function_call"))) is not None:
+                call = part.get("functionCall", part.get("function_call"))
+                if call is not None and part.get("thought") is not True:  # one that is only thought is not done
                     called = True
                     _use(reading, call, space)
                 elif "text" in part:

@@ -23,6 +23,7 @@ from typing import Any
 from dart_agent.policies.policy import Decision
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.utils.waits import retrying
 
 PATIENCE_S = 900.0
 """How long one request is tried."""
@@ -113,6 +114,7 @@ class HostedCalls:
                 pause = self._pause_after(error, attempt, model)
                 if pause is None or time.monotonic() + pause > until:
                     return Decision(error=self._said(error, attempt), terminal=TerminalState.MODEL_ERROR)
+                retrying(self._said(error, attempt), pause)
                 if _status(error) == 429:
                     self._not_before = max(self._not_before, time.monotonic() + pause)
                 else:

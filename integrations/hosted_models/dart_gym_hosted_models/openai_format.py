@@ -69,9 +69,8 @@ class OpenAIFormat:
             for item in blocks(given.get("output"), "output"):
                 kind = item.get("type")
                 if kind == "reasoning":
-                    reading.thought += "".join(
-                        words(part.get("text")) for part in blocks(item.get("summary") or [], kind)
-                    )
+                    parts = item.get("summary") or item.get("content") or []  # open models give all of it
+                    reading.thought += "".join(words(part.get("text")) for part in blocks(parts, kind))
                 elif kind == "message":
                     said += _message(item)
                 elif kind == "computer_call":

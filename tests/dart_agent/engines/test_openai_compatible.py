@@ -17,6 +17,7 @@ from dart_agent.engines.base.engine import (
     Sampling,
 )
 from dart_agent.engines.engine_kinds import connect_engine
+from dart_agent.engines.http import http_server
 from dart_agent.engines.http.openai_compatible import OpenAICompatibleEngine
 from dart_agent.engines.remote.remote_engine import RemoteEngine
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
@@ -192,3 +193,38 @@ async def test_reasoning_that_a_server_sends_apart_is_shown_and_not_done(hosted,
     assert (second.actions, second.terminal) == ((), TerminalState.PARSE_ERROR)
     assert "ended while thinking" in second.error and "max_tokens" in second.error
     assert hosted.requests[1][0]["messages"][2]["content"] == said, "the history leaves the reasoning out"
+
+
+FAILED = [
+    ({"error": {"message": "slow down", "code": 429}}, "slow down"),
+    ("<html><title>Sign in</title></html>", "a page or a text instead of JSON"),
+    ({"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": "error"}]}, "did not finish"),
+    ({"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": "abort"}]}, "did not finish"),
+    ({"choices": [{"message": {"content": None, "tool_calls": [{}]}, "finish_reason": "tool_calls"}]}, "tool parser"),
+    ({"choices": []}, "no chat completion"),
+    ({"choices": [{"message": "hello"}]}, "no chat completion"),
+    ([], "no chat completion"),
+    (7, "no chat completion"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says"), FAILED, ids=lambda one: str(one)[:40])
+async def test_an_answer_that_is_none_carries_nothing_out_and_says_why(hosted, engine, plain, answer, says):
+    hosted.answers = [(200, answer)]
+    with pytest.raises(EngineError, match=says):
+        await engine.generate(prompt_of(plain), Sampling())
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"), [("length", "length"), ("MAX_TOKENS", "length"), ("stop", "stop"), (None, "stop")]
+)
+async def test_reasons_to_end_in_the_words_of_others(hosted, engine, plain, reason, found):
+    hosted.answers = [(200, {"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": reason}]})]
+    assert (await engine.generate(prompt_of(plain), Sampling())).finish_reason == found
+
+
+async def test_an_answer_without_end_is_refused(hosted, engine, plain, monkeypatch):
+    monkeypatch.setattr(http_server, "MOST_BYTES", 1000)
+    hosted.answers = ["a" * 2000]
+    with pytest.raises(EngineMismatch, match="answers with more than"):
+        await engine.generate(prompt_of(plain), Sampling())

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 
-from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, RequestRefused, Sampling
+from dart_agent.engines.base.engine import (
+    EngineError,
+    EngineInfo,
+    EngineTimeout,
+    Generation,
+    Prompt,
+    RequestRefused,
+    Sampling,
+)
 from dart_agent.engines.remote import engine_frames
 from dart_agent.engines.remote.engine_server import EngineServer
 from dart_agent.engines.remote.remote_engine import RemoteEngine
@@ -299,3 +307,24 @@ async def test_server_ends_with_its_parent(tiny_dir, url):
         parent.kill()
         parent.wait()
         parent.stdout.close()
+
+
+async def test_an_engine_that_takes_requests_and_never_answers_is_late(echo, url):
+    async with EngineServer(echo).listening(url):
+        remote = RemoteEngine(url, request_timeout_s=0.2)
+        with pytest.raises(EngineTimeout, match="did not answer within 0.2 s"):
+            await remote.generate(Prompt((1,)), Sampling(temperature=9.0))
+        assert (await remote.generate(Prompt((1,)), Sampling())).response_ids == (1,), "the connection is of use still"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):  # the caller's own limit stays what it is
+                await remote.generate(Prompt((1,)), Sampling(temperature=9.0))
+        await remote.close()
+
+
+async def test_a_server_that_says_nothing_is_late(tmp_path):
+    silent = await asyncio.start_unix_server(lambda reader, writer: reader.read(), tmp_path / "s")
+    remote = RemoteEngine(f"ws+unix://{tmp_path}/s", request_timeout_s=0.2)
+    with pytest.raises(EngineTimeout, match="within 0.2 s"):
+        await remote.info()
+    await remote.close()
+    silent.close()

@@ -59,6 +59,7 @@ class VLLMStub:
         images: the images that it has seen, by their names.
         images_kept: how many of them it keeps at the beginning of a request; None for all.
         refusal: what it says of one that it does not have; "" for vLLM's words.
+        load_told: what its metrics say of waiting requests; "" for no metrics.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -80,7 +81,7 @@ class VLLMStub:
         self.broken = False
         self.images: dict[str, np.ndarray] = {}
         self.images_kept: int | None = None
-        self.refusal = ""
+        self.refusal = self.load_told = ""
 
     @contextlib.asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
@@ -111,6 +112,9 @@ class VLLMStub:
             return await self._generate(path, body)
         if path == "/v1/models":
             return web.json_response({"data": [{"id": name} for name in self.models]})
+        if path == "/metrics" and self.load_told:
+            told = f'vllm:num_requests_waiting{{engine="0"}} {self.load_told}\n'
+            return web.Response(text=told * 2)
         if path == "/health":
             return web.Response()
         if path in STREAM_ROUTES and self.dev:

@@ -9,16 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dart_gym_dataset_export import build_dataset, write_parquet
+from dart_gym_dataset_export import build_dataset, export_dataset, write_parquet
 from PIL import Image
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation
-from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory, read_episode
+from dart_agent.episodes.episode_files import (
+    EpisodeWriter,
+    RecordError,
+    episode_directory,
+    find_episodes,
+    read_episode,
+    read_image,
+)
 from dart_agent.episodes.play import make_step
 from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.exports.chat_rows import export_chat
 from dart_agent.exports.osworld_results import export_osworld, export_results
+from dart_agent.imports.importers import import_episodes
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Click, Done, Type
 from dart_gym.core.errors import PluginError
@@ -161,3 +170,49 @@ def test_the_command(tmp_path):
 def count(episodes: list[Path], out: Path) -> str:
     """An exporter of one's own."""
     return f"{len(episodes)} counted"
+
+
+def damage_end(episode: Path) -> None:
+    """Cut the record short where its steps are, so that the outcome at its end cannot be read."""
+    path = episode / "trajectory.msgpack"
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def test_a_damaged_record_is_left_out_also_where_the_function_is_called(tmp_path):
+    whole, cut = record(tmp_path / "e", "s/a", 0), record(tmp_path / "e", "s/b", 0)
+    damage_end(cut)
+    exported = export_osworld([cut, whole], tmp_path / "out")
+    assert exported.episodes == 1 and len(exported.damaged) == 1 and "s+b.s0" in exported.damaged[0]
+    assert "1 damaged ones left out" in export_results([whole, cut], tmp_path / "again")
+
+
+@pytest.mark.thorough
+def test_a_data_set_leaves_out_what_is_damaged(tmp_path):
+    whole, cut = record(tmp_path / "e", "s/a", 0), record(tmp_path / "f", "s/b", 0)
+    damage_end(cut)
+    assert export_dataset([whole, cut], tmp_path / "out").startswith("2 steps in 1 files; 1 damaged episodes left out")
+    with pytest.raises(RecordError, match="all episodes are damaged"):
+        export_dataset([cut], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_export_removes_nothing_of_others_whatever_its_name(tmp_path):
+    episodes = [record(tmp_path / "e", task, 0, policy="p") for task in ("s/a", "s/a.partial")]
+    for mine in (tmp_path / "sft.partial", tmp_path / ".sft.partial"):
+        mine.mkdir()
+        (mine / "thesis.txt").write_text("dear")
+    assert export_chat(episodes[:1], tmp_path / "sft").startswith("1 conversations")
+    assert all(path.read_text() == "dear" for path in tmp_path.glob("*sft.partial/thesis.txt"))
+    assert len(list(tmp_path.glob("*sft.partial/thesis.txt"))) == 2
+    assert export_results(episodes[::-1], tmp_path / "out").startswith("2 results")
+    assert len(list((tmp_path / "out").rglob("result.txt"))) == 2, "an example may end in .partial"
+
+
+def test_paths_may_be_texts(tmp_path):
+    episode = record(tmp_path / "e", "s/a", 0)
+    assert read_episode(str(episode)).task_id == "s/a"
+    assert [*find_episodes(str(tmp_path / "e"))] == [episode] == [episode_directory(str(tmp_path / "e"), "s/a", 0)]
+    assert read_image(str(episode), read_episode(episode).steps[0].screenshot) is not None
+    assert export_osworld([str(episode)], str(tmp_path / "out")).episodes == 1
+    assert export_chat([str(episode)], str(tmp_path / "chat")).startswith("1 conversations")
+    assert import_episodes(str(tmp_path / "chat"), str(tmp_path / "back")).imported == 1

@@ -34,6 +34,12 @@ from dart_agent.presets.preset import presets
         ("<|channel|>commentary<|message|>a<|end|><|channel|>final<|message|>b", "a", "b"),
         ('<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"b": 1}<|call|>', "", '{"b": 1}'),
         ("analysisA thought.assistantfinalb", "A thought.", "b"),
+        ("Here are my reasoning steps:\na\n[BEGIN FINAL RESPONSE]b[END FINAL RESPONSE]", "a", "b"),
+        ("a\n[BEGIN FINAL RESPONSE]b", "a", "b"),
+        ("type(content='[BEGIN FINAL RESPONSE]')", "", "type(content='[BEGIN FINAL RESPONSE]')"),
+        ("Here is my thought process:\na\nHere is my response:b", "a", "b"),
+        ("Here's my thought process: a Here's my response:b", "a", "b"),
+        ("Here is my response: b", "", "Here is my response: b"),
         ("analysis of the screen: b", "", "analysis of the screen: b"),
         ("I think <b>so</b>", "", "I think <b>so</b>"),
         ("type(content='<think>')", "", "type(content='<think>')"),
@@ -55,6 +61,8 @@ def test_parts(text, reasoning, answer):
         "<|channel>thought\na",
         "<|channel|>analysis<|message|>a",
         "analysisWe look",
+        "Here are my reasoning steps:\na",
+        " Here's my thought process: a",
     ],
 )
 def test_what_ends_inside_a_thought(text):
@@ -95,6 +103,13 @@ MARKS = [
     ("<brainstorm>", "</brainstorm>"),
     ("<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
     ("<思考>", "</思考>"),
+    ("<chain-of-thought>", "</chain-of-thought>"),
+    ("<scratch_pad>", "</scratch_pad>"),
+    ("<deliberate>", "</deliberate>"),
+    ("<|reasoning_start|>", "<|reasoning_end|>"),
+    ("<think_start>", "<think_end>"),
+    ("<|begin-of-thought|>", "<|end-of-thought|>"),
+    ("<start-thinking>", "<stop-thinking>"),
 ]
 
 
@@ -148,6 +163,28 @@ def test_messages():
     assert message_text({"content": None}) == message_text({}) == message_text({"content": 3}) == ""
     details = {"content": "b", "reasoning_details": [{"type": "reasoning.text", "text": "a"}]}
     assert split_reasoning(message_text(details)).reasoning == "a"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": [{"type": "reasoning", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"content": [{"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}, {"type": "text", "text": "b"}]},
+        {"content": [{"type": "thought", "content": "a"}, {"type": "output_text", "text": "b"}]},
+        {"content": [{"text": "a", "thought": True}, {"text": "b"}]},
+        {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]}, {"text": "b"}]},
+        {"content": "b", "thinking": "a"},
+        {"content": "b", "reasoning": {"content": "a"}},
+        {"content": "b", "thinking_blocks": [{"type": "thinking", "thinking": "a", "signature": "x"}]},
+        {"content": "b", "reasoning_text": "a", "reasoning_content": ""},
+    ],
+)
+def test_parts_and_fields_that_hold_thoughts(message):
+    split = split_reasoning(message_text(message))
+    assert (split.reasoning, split.answer.strip()) == ("a", "b")
+    alone = {**message, "content": message["content"][:1] if isinstance(message["content"], list) else ""}
+    assert split_reasoning(message_text(alone)).unfinished, "reasoning alone is no answer"
 
 
 def test_a_grounder_points_at_what_it_answers_not_at_what_it_thinks_of():

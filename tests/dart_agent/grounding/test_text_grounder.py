@@ -22,7 +22,7 @@ class Answers:
 
     async def generate(self, prompt, sampling):
         text = self.greedy if sampling.temperature == 0.0 else self.sampled[sampling.seed - 1]
-        return Generation(text, (1, 2), (math.log(0.5), math.log(0.5)), (0, 0), "stop")
+        return Generation(text, (100, 101), (math.log(0.5), math.log(0.5)), (0, 0), "stop")
 
 
 async def test_the_greedy_answer_is_first_and_equal_places_are_one(tokens, vision):

@@ -186,3 +186,31 @@ def test_policies_by_name(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigurationError, match=says):
             policy_factory(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "logprobs", "done"),
+    [
+        ("maybe {call} or", "length", (), False),  # cut off before the thought was closed, and no mark says so
+        ("maybe</think>{call}", "length", (), True),
+        ("<think>maybe</think>{call}", "stop", (), True),
+        ("{call}", "stop", (), True),  # the server took the thought away
+        ("maybe {call} or", "stop", (-1.0,), False),  # the prompt opened it, and it was never closed
+    ],
+)
+async def test_a_thought_is_not_done_behind_a_server_that_opens_it_itself(tokens, vision, text, reason, logprobs, done):
+    call = '<tool_call>{"name": "computer_use", "arguments": {"action": "terminate", "status": "success"}}</tool_call>'
+
+    class Server:
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+            said = text.replace("{call}", call)
+            ids = tuple(tokens.encode("x")) if logprobs else tuple(tokens.encode(said))
+            return Generation(said, ids, logprobs, (0, 0), reason)
+
+    config = ConversationConfig(preset="qwen3-vl-thinking")
+    chosen = get_format("qwen:3")
+    policy = VLMPolicy(Server(), tokens=tokens, vision=vision, action_format=chosen, conversation=config)
+    policy.reset(Episode("fake/x", "Do it", seed=4))
+    decision = await policy.act(observation())
+    assert decision.actions == ((Done(),) if done else ())
+    assert done or "ended while thinking" in decision.error

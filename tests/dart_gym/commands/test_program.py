@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import subprocess
 import sys
@@ -94,9 +95,43 @@ def test_a_wait_that_hangs_reaches_the_listener(monkeypatch):
 
 
 @pytest.mark.process
-def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(unbuffered, monkeypatch):
+    """Also where all is in a buffer until the interpreter ends, as it is for people."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     command = f"{sys.executable} -c 'from dart_gym.commands.gym_cli import app; app()' tasks list"
     full = subprocess.run(["bash", "-c", f"{command} > /dev/full"], capture_output=True, text=True, timeout=100)
-    assert full.returncode == 1 and full.stderr.count("\n") == 1 and "space" in full.stderr
+    assert full.returncode == 1 and full.stderr.count("\n") == 1
+    assert "cannot write to standard output: No space left on device" in full.stderr
     closed = subprocess.run(["bash", "-c", f"{command} | head -1"], capture_output=True, text=True, timeout=100)
     assert closed.stdout.count("\n") == 1 and closed.stderr == ""
+    gone = subprocess.run(["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True)
+    assert gone.stdout == "1\n" and gone.stderr == ""
+    none = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True, text=True, timeout=100)
+    assert none.returncode in (0, 1) and none.stderr.count("\n") <= 1 and "unexpected" not in none.stderr
+
+
+def test_a_broken_pipe_of_something_else_is_said(capsys, monkeypatch):
+    status, said = ended(BrokenPipeError(errno.EPIPE, "Broken pipe"), capsys, monkeypatch)
+    assert status == 1 and "Broken pipe" in said
+
+
+def test_many_waits_of_a_kind_are_one_line(monkeypatch):
+    monkeypatch.setattr(waits, "LOOK_S", 0.01)
+    said: list[str] = []
+    with waits.said(said.append, rest_s=60.0), contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(waits.waiting_for("an answer of http://h"))
+        stack.enter_context(waits.waiting_for("the moon"))
+        for number, wait in enumerate(waits._waits.values()):
+            wait.since -= 20.0 + number
+        deadline = time.monotonic() + 20
+        while len(said) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for wait in waits._waits.values():
+            wait.since -= 400.0
+        stack.enter_context(waits.waiting_for("the sun"))
+        next(reversed(waits._waits.values())).since -= 20.0
+        while len(said) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert sorted(line.split(" for ")[1] for line in said) == ["an answer of http://h", "the moon", "the sun"]

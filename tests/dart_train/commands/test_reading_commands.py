@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import load_config
+from dart_train.launch import pipeline
 from dart_train.launch.pipeline import open_run
 from dart_train.processes.module_context import open_data
 from dart_train.run.run_directory import RunDirectoryError
@@ -52,3 +53,39 @@ def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, tmp_path: Pa
     assert result.exit_code == 0, result.output
     assert "census" in json.loads((tmp_path / "x").read_text())
     assert list(elsewhere.iterdir()) == []
+
+
+def test_begin_and_go_on_mean_the_run_that_a_configuration_lies_in(tmp_path: Path, monkeypatch):
+    """Also for commands that write, wherever they are called: no second run of the same name is begun."""
+    (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/click-button]}\n")
+    run = open_run(load_config(tmp_path / "mine.yaml"), tmp_path / "kept")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    opened: list[Path] = []
+    monkeypatch.setattr(pipeline, "execute", lambda config, runs_dir, **_: opened.append(runs_dir / config.name) or run)
+    result = CliRunner().invoke(app, ["run", str(run.config), "--start-only"], catch_exceptions=False)
+    assert result.exit_code == 0 and opened == [run.root]
+    result = CliRunner().invoke(app, ["run", str(run.config), "--start-only", "--runs-dir", "others"])
+    assert opened[1:] == [Path("others/mine")], "what is said counts"
+    moved = run.root.rename(tmp_path / "kept" / "moved")
+    result = CliRunner().invoke(app, ["run", str(moved / "config.yaml"), "--start-only"])
+    assert "run of the name 'mine'" in str(result.exception) and len(opened) == 2
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_a_run_may_be_named_by_its_directory_or_its_configuration(command, tmp_path: Path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/click-button]}\n")
+    run = open_run(load_config(tmp_path / "mine.yaml"), tmp_path / "kept")
+    (run.logs / "learn.log").write_text("learns\n")
+    for place, names in (
+        (tmp_path, ("kept/mine", "kept/mine/", "kept/mine/config.yaml")),
+        (run.root, (".", "config.yaml")),
+        (tmp_path / "kept", ("mine", str(run.root))),
+    ):
+        monkeypatch.chdir(place)
+        for name in names:
+            result = CliRunner().invoke(app, [command, name])
+            assert result.exit_code == 0 and ("mine:" in result.output or "learn" in result.output), (name, result)
+    result = CliRunner().invoke(app, [command, "elsewhere/mine"])
+    assert isinstance(result.exception, RunDirectoryError) and "no run" in str(result.exception)

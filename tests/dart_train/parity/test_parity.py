@@ -20,10 +20,13 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.errors import ConfigurationError
 from dart_train.commands.train_cli import app
 from dart_train.core.train_errors import TrainingError
+from dart_train.parity import check_model
 from dart_train.parity.check_model import compare
 from dart_train.parity.gap_table import EXACT, HALF, expected_gap, gap
 from dart_train.parity.recorded_conversation import Shape
 from dart_train.rollout.settings.rollout_config import EngineConfig
+from scripts.failures.situations import Situation
+from scripts.failures.stub_server import Protocol, stub
 
 SMALL = Shape(screen=(112, 84), steps=3, tokens=6)
 
@@ -139,3 +142,12 @@ def test_an_engine_is_started_for_the_comparison_and_ended(model):
 def test_a_running_engine_may_differ_as_much_as_parity_allows():
     """With less than that a sound engine is taken for a wrong one, and a version is skipped for good."""
     assert EngineConfig().fingerprint_tolerance == HALF
+
+
+@pytest.mark.parametrize("situation", [Situation.SERVER_ERROR, Situation.UNAUTHORIZED, Situation.HTML, Situation.HANGS])
+def test_a_server_is_asked_before_a_model_is_loaded(situation, model, monkeypatch):
+    monkeypatch.setattr(check_model, "compare", lambda *_, **__: pytest.fail("the model was loaded first"))
+    with stub(Protocol.HTTP, situation) as server:
+        given = ["parity", str(model), "--engine", f"http://127.0.0.1:{server.port}", "--timeout", "0.5"]
+        done = CliRunner().invoke(app, given)
+    assert isinstance(done.exception, EngineError), done.output

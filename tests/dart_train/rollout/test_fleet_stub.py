@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from pool_builders import all_ready, until, update_some
 
-from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
+from dart_agent.engines.base.engine import EngineError, EngineInfo, Prompt, Sampling
 from dart_agent.engines.base.engine_kind import Launch
 from dart_agent.engines.kinds.vllm_server import VLLMServer
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
@@ -260,3 +261,34 @@ def test_tensors_of_other_shapes_do_not_fit_and_other_names_may():
     old = {"a": (2, 3), "b": (4,)}
     assert different_shapes(old, old) == different_shapes({"c": (9,), "b": (4,)}, old) == ""
     assert "1 tensors have other shapes, such as a: [3, 3] instead of [2, 3]" in different_shapes({"a": (3, 3)}, old)
+
+
+@pytest.mark.parametrize("load", ["NaN", "+Inf", "-1", "1e300", "many"])
+async def test_a_load_that_is_no_number_does_not_take_a_replica_out(load, first, request_of, tmp_path):
+    async with stubs(first, 1) as ([stub], urls):
+        stub.load_told = load
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            await pool.generate(*request_of)
+            assert pool.replicas[0].info.waiting == 0 and not pool.fleet.faults
+
+
+async def test_a_client_that_fails_in_its_own_way_is_tried_again(first, request_of, tmp_path, monkeypatch):
+    """A plug-in's client may raise anything, or return something else than a state: no replica ends over that."""
+    states = [ValueError("no"), {"version": 3}, EngineInfo("x", "m", "3")]  # type: ignore[arg-type]
+    tell = VLLMEngine.info
+
+    async def info(self):
+        if states:
+            state = states.pop(0)
+            if isinstance(state, Exception):
+                raise state
+            return state
+        return await tell(self)
+
+    monkeypatch.setattr(VLLMEngine, "info", info)
+    async with stubs(first, 1) as (_, urls):
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            assert not states
+            await pool.generate(*request_of)
