@@ -40,7 +40,7 @@ from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.image_features import ImageFeatures
 from dart_train.trainer.policy_logprobs import response_logprobs, tower_features
 from dart_train.trainer.settings.supervised_config import SupervisedConfig
-from dart_train.trainer.supervised import learning_rate_share
+from dart_train.trainer.supervised import ADAM_BETA2, MAX_GRAD_NORM, learning_rate_share
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.model_loading import load_model
 
@@ -301,10 +301,10 @@ def teach_acting(
     torch.manual_seed(config.seed)
     model, tokens = load_model(model_dir), ModelTokens.load(model_dir)
     model.model.visual.requires_grad_(False)
-    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(images.__getitem__, config.image_cache_mb))
+    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(images.__getitem__))
     features = ImageFeatures(partial(tower_features, model), trainable=False)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, betas=(0.9, config.adam_beta2), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(weights, betas=(0.9, ADAM_BETA2), weight_decay=0.0)
     rng, mean = random.Random(config.seed), 0.0
     for step in range(config.max_steps):
         for group in optimizer.param_groups:
@@ -314,7 +314,7 @@ def teach_acting(
         loss = -logprobs.sum() / batch.num_tokens
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(weights, config.max_grad_norm)
+        nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
         optimizer.step()
         mean += loss.item() / 100
         if (step + 1) % 100 == 0:

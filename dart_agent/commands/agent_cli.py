@@ -80,7 +80,7 @@ _policy_options = takes(
     PolicyOptions,
     of_run="agent",
     run_fields={*ConversationConfig.model_fields, "format"},
-    leave_out=("call_user", "report_errors"),
+    leave_out=("call_user",),
 )
 
 

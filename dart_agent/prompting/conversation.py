@@ -58,9 +58,6 @@ class ConversationConfig(Section):
     language: str = Field("English", description='Language of the thoughts (style "ui_tars", and some presets).')
     call_user: bool = Field(False, description='Whether call_user() is offered (style "ui_tars" only).')
     password: str = Field("password", description="What the prompt of a preset says the desktop's password is.")
-    report_errors: bool = Field(
-        True, description="Whether the next prompt says why the last action could not be carried out."
-    )
     patience: int = Field(
         0,
         ge=0,
@@ -202,8 +199,7 @@ class Conversation:
 
     def observe(self, screenshot: NDArray[np.uint8], action_error: str = "") -> None:
         """Add a screenshot (H, W, 3) uint8; it is resized to the model's grid here, once."""
-        said = action_error and self.config.report_errors
-        note = f"The last action failed: {action_error}\n" if said else ""
+        note = f"The last action failed: {action_error}\n" if action_error else ""
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
     def respond(self, response_ids: Sequence[int]) -> None:

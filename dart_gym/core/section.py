@@ -7,7 +7,7 @@ from the same place. A wrong key or value is one line that names the key, what i
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.project_pages import page
@@ -33,6 +33,17 @@ class Section(BaseModel):
         except ValidationError as error:
             prefix = f"{where}." if where else ""
             raise ConfigurationError("; ".join(prefix + line for line in mistakes(error, cls))) from None
+
+
+def constant(value: Any, description: str, **limits: Any) -> Any:
+    """Return a field that always has this value in a run: it is no key of a configuration, only code may pass another.
+
+    Args:
+        value: the value.
+        description: what it means.
+        limits: bounds of the values that code may pass, as of `pydantic.Field`.
+    """
+    return Field(value, exclude=True, description=description, **limits)
 
 
 def subsection(annotation: Any) -> type[Section] | None:
@@ -68,4 +79,4 @@ def _known_keys(root: type[Section], location: tuple[int | str, ...]) -> list[st
     for part in location:
         if part in section.model_fields:
             section = subsection(section.model_fields[str(part)].annotation) or section
-    return list(section.model_fields)
+    return [name for name, field in section.model_fields.items() if not field.exclude]

@@ -56,7 +56,7 @@ def serve(context: ModuleContext) -> None:
             retention=settings.retention,
             unavailable_timeout_s=settings.unavailable_timeout_s,
         )
-        run_data_service(service, settings.sweep_interval_s)
+        run_data_service(service)
 
 
 @app.command()

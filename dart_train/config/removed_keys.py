@@ -21,14 +21,50 @@ _TRAINER = {
     "full_determinism": False, "accelerator_config": None, "ddp_find_unused_parameters": None,
     "ddp_bucket_cap_mb": None, "ddp_broadcast_buffers": None, "ddp_static_graph": None, "ddp_backend": None,
     "debug": "", "skip_memory_metrics": True,
+    "adam_epsilon": 1e-08, "tf32": None, "torch_empty_cache_steps": None, "ddp_timeout": 1800,
 }  # fmt: skip
 """Fields of `transformers.TrainingArguments`, with its defaults."""
 
+_CONSTANT = {
+    "agent": {"report_errors": True},
+    "warmup": {
+        "schedule": "cosine", "final_share": 0.1, "weight_decay": 0.01, "adam_beta2": 0.98, "max_grad_norm": 1.0,
+        "image_cache_mb": 512,
+    },
+    "rollout": {
+        "stay_groups": 2.0, "admission_interval_s": 0.25, "breaker_losses": 6, "breaker_reset_s": 30.0,
+        "max_unrecorded": 256, "record_grace_s": 8.0,
+    },
+    "rollout.engine": {
+        "health_interval_s": 1.0, "max_backoff_s": 30.0, "least_requests": 4, "most_requests": 256, "drain_s": 60.0,
+    },
+    "rollout.sync": {"buffer_mib": 1024.0, "lease_s": 30.0},
+    "data": {"sweep_interval_s": 0.5},
+    "data.curation": {
+        "partial_members": 2, "retire_after": 16, "length_margin": 1, "min_length": 2, "length_growth": 1.5,
+        "sampling_floor": 0.1, "curriculum_bands": [0.7, 0.3], "curriculum_opens_at": 0.6, "leftover_after_s": 600.0,
+    },
+    "trainer": {
+        "keep_published_s": 120.0, "pack_rows": True, "merge_prefixes": True, "lease_ttl_s": 60.0, "max_bad_steps": 3,
+        "collapse_window": 20, "alarm_window": 10, "best_window": 10, "lora_dropout": 0.0, **_TRAINER,
+    },
+}  # fmt: skip
+"""Keys of each section that are constants now."""
+
 REMOVED: Mapping[str, str] = {
-    **{f"trainer.{name}": f"it is always {value!r} now" for name, value in _TRAINER.items()},
+    **{
+        f"{section}.{name}": f"it is always {value!r} now"
+        for section, values in _CONSTANT.items()
+        for name, value in values.items()
+    },
     "trainer.activation_checkpointing": "it is always that of trainer.gradient_checkpointing now; set that",
     "controls.constant_click": "it is always false now, unless controls.phases names constant-click",
     "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
+    "trainer.run_name": "it is always the run's name now",
+    "trainer.greater_is_better": "it is always false now for a metric whose name ends in loss, and true for others",
+    "rollout.turn_limit_s": "it is always rollout.unavailable_timeout_s and one request more now",
+    "rollout.engine.updates_at_once": "it is always half of the replicas now",
+    "data.curation.leases_per_version": "it always follows from trainer.publish_steps, mini_batches and num_iterations",
     "rollout.over_provision": "it is always 1.0 now, but for rollout.mode batch-wise-1.5",
 }
 """What holds instead of each removed key."""

@@ -155,12 +155,8 @@ class DataConfig(Section):
         "auto", description="Format of new screenshots, lossless; auto: WebP for those of more than a million pixels."
     )
     retention: RetentionConfig = RetentionConfig()
-    sweep_interval_s: float = Field(0.5, gt=0, description="Seconds between two rounds of the data manager's process.")
     unavailable_timeout_s: float = Field(
-        300.0,
-        ge=0,
-        description="Seconds for which the trainer and the data manager's process go on while the database is away; "
-        "that of rollouts is `rollout.unavailable_timeout_s`.",
+        300.0, gt=0, description="Seconds for which the trainer and the data manager's process wait for the database."
     )
     curation: CurationConfig = CurationConfig()
 
@@ -323,6 +319,8 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("rollout.seed", "seed", "the run has one seed"),
     ("warmup.seed", "seed", "the run has one seed"),
     ("rollout.engine.images", "agent.screenshots", "a prompt holds that many screenshots"),
+    ("rollout.engine.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
+    ("data.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 

@@ -231,8 +231,6 @@ def _rows(config: RunConfig, assumed: Assumed) -> tuple[int, int]:
     agent = config.agent
     shown = min(agent.screenshots, assumed.steps)
     row = PROMPT_TOKENS + shown * assumed.image_tokens + min(agent.texts + 1, assumed.steps) * assumed.response
-    if not config.trainer.merge_prefixes:
-        return row, assumed.steps
     return row, 1 + math.ceil(max(assumed.steps - agent.screenshots, 0) / agent.block)
 
 

@@ -26,7 +26,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "max_grad_norm": (0.0, math.inf),
     "adam_beta1": (0.0, 0.999999),
     "adam_beta2": (0.0, 0.999999999),
-    "adam_epsilon": (1e-300, 1.0),
     "warmup_ratio": (0.0, 1.0),
     "warmup_steps": (0.0, math.inf),
     "gradient_accumulation_steps": (1, math.inf),
@@ -42,9 +41,9 @@ PACKAGES = {"bnb": "bitsandbytes", "8bit": "bitsandbytes", "galore": "galore_tor
 """Part of an optimizer's name -> module that it needs."""
 
 CHECKED_HERE = frozenset({
-    "learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon", "warmup_steps",
+    "learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "warmup_steps",
     "gradient_accumulation_steps", "logging_steps", "save_steps", "optim", "lr_scheduler_type", "report_to", "bf16",
-    "fp16", "gradient_checkpointing", "use_cpu", "run_name", "logging_dir",
+    "fp16", "gradient_checkpointing", "use_cpu", "logging_dir",
 })  # fmt: skip
 """Settings of `TrainingArguments` of which all is said here: those that a run may set without importing torch."""
 

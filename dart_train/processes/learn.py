@@ -59,9 +59,10 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
         os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
     else:
         on_cpu = True
-        given = {name: value for name, value in given.items() if name not in ("use_cpu", "tf32")}
+        given = {name: value for name, value in given.items() if name != "use_cpu"}
         kind = type("PlannedConfig", (DartGRPOConfig,), {"world_size": property(lambda self: ranks)})
-    values: dict[str, Any] = {"use_cpu": on_cpu, "output_dir": str(run.trainer), "seed": config.seed, **given}
+    values: dict[str, Any] = {"use_cpu": on_cpu, "output_dir": str(run.trainer), "seed": config.seed}
+    values |= {"run_name": config.name, **given}
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

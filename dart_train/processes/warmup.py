@@ -60,7 +60,7 @@ def trained_as(config: RunConfig) -> TrainedAs:
     lora = None
     if trainer.use_peft:
         targets = trainer.lora_target_modules
-        lora = LoraSettings(trainer.lora_r, trainer.lora_alpha, trainer.lora_dropout, targets, config.warmup.seed)
+        lora = LoraSettings(trainer.lora_r, trainer.lora_alpha, targets, config.warmup.seed)
     return TrainedAs(arguments, trainer.freeze_vision, lora, trainer.frozen_dtype)
 
 

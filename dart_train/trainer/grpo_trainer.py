@@ -56,6 +56,7 @@ from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
 from dart_train.trainer.reference_sync import ReferenceSync
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig, named
+from dart_train.trainer.settings.grpo_settings import LEASE_TTL_S
 from dart_train.trainer.sharded_trainer import ShardedTrainer, cut_of
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
@@ -172,7 +173,7 @@ class DartGRPOTrainer(ShardedTrainer):
             holder,
             groups=args.groups_per_step,
             at_least=args.min_groups_per_step or args.groups_per_step,
-            ttl_s=args.lease_ttl_s,
+            ttl_s=LEASE_TTL_S,
             stop=self._should_stop,
             on_end=self._end_training,
             weights=lambda: self.publisher.version,
@@ -534,7 +535,7 @@ def _lora(args: DartGRPOConfig) -> LoraSettings | None:
     """The adapter that is trained; None where the weights themselves are."""
     if not args.use_peft:
         return None
-    return LoraSettings(args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules, args.seed)
+    return LoraSettings(args.lora_r, args.lora_alpha, args.lora_target_modules, args.seed)
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:

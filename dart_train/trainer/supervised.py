@@ -50,6 +50,10 @@ _log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 40
 LOG_EVERY = 20  # steps between two lines of metrics
+FINAL_SHARE = 0.1  # of the learning rate, at the end of its cosine
+WEIGHT_DECAY = 0.01
+ADAM_BETA2 = 0.98  # suits short training
+MAX_GRAD_NORM = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def train_supervised(
         )
     model = _load(model_dir, arguments, trained_as, ranks)
     tokens = ModelTokens.load(model_dir)
-    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
+    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image))
     clock = _Clock(config, on_progress, metrics, ranks)
     trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, ranks)
     trainer.train()
@@ -131,7 +135,11 @@ def _arguments(config: SupervisedConfig, trained_as: TrainedAs, beside: Path) ->
         output_dir=str(beside),
         max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
         per_device_train_batch_size=config.batch_size,
-        **config.model_dump(include={"learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed"}),
+        learning_rate=config.learning_rate,
+        weight_decay=WEIGHT_DECAY,
+        adam_beta2=ADAM_BETA2,
+        max_grad_norm=MAX_GRAD_NORM,
+        seed=config.seed,
         **trained_as.arguments,
         use_cpu=not torch.cuda.is_available(),
         save_strategy="no",
@@ -223,11 +231,10 @@ class _SupervisedTrainer(ShardedTrainer):
 def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> float:
     """Share of the highest learning rate at a step.
 
-    min(1, (step + 1) / warmup_steps) * (f + (1 - f) * (1 + cos(pi * done)) / 2), f = final_share; f = 1 if constant
+    min(1, (step + 1) / warmup_steps) * (f + (1 - f) * (1 + cos(pi * done)) / 2), f = FINAL_SHARE
     """
     rising = min(1.0, (step + 1) / max(config.warmup_steps, 1))
-    final = config.final_share if config.schedule == "cosine" else 1.0
-    return rising * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done)))
+    return rising * (FINAL_SHARE + (1 - FINAL_SHARE) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 class _Clock(TrainerCallback):

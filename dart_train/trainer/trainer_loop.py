@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import LeaseError
-from dart_train.trainer.settings.grpo_settings import GRPOSettings
+from dart_train.trainer.settings.grpo_settings import KEEP_PUBLISHED_S, LEASE_TTL_S, GRPOSettings
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.model_loading import load_model
@@ -73,7 +73,7 @@ def run_trainer(
         model_dir,
         every=settings.publish_steps,
         keep=settings.keep_published,
-        keep_s=settings.keep_published_s,
+        keep_s=KEEP_PUBLISHED_S,
         save=save,
         take=None,
     )
@@ -89,7 +89,7 @@ def run_trainer(
         holder,
         groups=settings.groups_per_step,
         at_least=settings.min_groups_per_step,
-        ttl_s=settings.lease_ttl_s,
+        ttl_s=LEASE_TTL_S,
         stop=over,
     ):
         with leased:

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.difficulty import known_rates
 from dart_gym.core.errors import DartGymError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, constant
 from dart_train.core.data_states import GroupState, Provenance, Reason
 from dart_train.data.curation.drop_rules import SENTENCES, CurationRule, NoSignal, TooEasy, named_rules
 from dart_train.data.curation.fork_settings import ForkConfig
@@ -73,7 +73,7 @@ class CurationConfig(Section):
         description="Seconds after its first member from which a group is trained on with those that it has, so that "
         "one slow rollout does not hold back the others; null waits for all.",
     )
-    partial_members: int = Field(2, ge=2, description="Least members of such a group.")
+    partial_members: int = constant(2, "Least members of such a group.", ge=2)
     drop_no_signal: bool = Field(
         True, description="Leave out groups whose rewards are all equal: their advantages are zero."
     )
@@ -90,11 +90,11 @@ class CurationConfig(Section):
         description="Limit of members of a group to train on, successes and failures balanced; null for all.",
     )
     batch_groups: int = Field(12, ge=1, description="Groups in a batch, by which rollouts are held back.")
-    leases_per_version: float = Field(
+    leases_per_version: float = constant(
         1.0,
-        gt=0.0,
-        description="Batches that the trainer takes between two published versions; in a run that follows from "
+        "Batches that the trainer takes between two published versions; in a run that follows from "
         "`trainer.publish_steps`, `mini_batches` and `num_iterations`.",
+        gt=0.0,
     )
     batches_ahead: float | None = Field(
         2.0,
@@ -117,19 +117,19 @@ class CurationConfig(Section):
         gt=0.0,
         le=1.0,
         description="Success rate from which a task counts as mastered and is not played any more (ScaleRL: 0.9); null "
-        "for none. The last task stays.",
+        "for none. A task must have had 16 rollouts for that, and the last task stays.",
     )
-    retire_after: int = Field(16, ge=1, description="Rollouts that a task must have had for that.")
+    retire_after: int = constant(16, "Rollouts that a task must have had to count as mastered.", ge=1)
     dynamic_rollouts: bool = Field(False, description="Fewer rollouts for tasks that mostly succeed.")
     dynamic_rollouts_threshold: float = Field(
         0.6, gt=0.0, le=1.0, description="Success rate up to which a group keeps its full size."
     )
     min_rollouts: int = Field(2, ge=1, description="Least rollouts per group.")
     dynamic_length: bool = Field(False, description="Cap an episode's steps by the task's longest success.")
-    length_margin: int = Field(1, ge=0, description="Steps allowed beyond the longest success.")
-    min_length: int = Field(2, ge=1, description="Least cap on an episode's steps.")
-    length_growth: float = Field(
-        1.5, ge=1.0, description="Factor on the cap after attempts that all ended at it; with 1.0 it never grows."
+    length_margin: int = constant(1, "Steps allowed beyond the longest success.", ge=0)
+    min_length: int = constant(2, "Least cap on an episode's steps.", ge=1)
+    length_growth: float = constant(
+        1.5, "Factor on the cap after attempts that all ended at it; with 1.0 it never grows.", ge=1.0
     )
     experience_pool: bool = Field(
         False, description="Let one success from the pool join a group that failed as a whole."
@@ -147,17 +147,11 @@ class CurationConfig(Section):
         description='Shares of the tasks: "uniform" (their configured weights), "success" (more for those that '
         'succeed about half the time), "curriculum" (easier bands first).',
     )
-    sampling_floor: float = Field(
+    sampling_floor: float = constant(
         0.1,
+        "Least share of a task, relative to its configured weight; above 0, so that none is forgotten.",
         gt=0.0,
         le=1.0,
-        description="Least share of a task, relative to its configured weight; above 0, so that none is forgotten.",
-    )
-    curriculum_bands: tuple[float, ...] = Field(
-        (0.7, 0.3), description="Success rates that divide the tasks into bands, falling: easy, ..., hard."
-    )
-    curriculum_opens_at: float = Field(
-        0.6, gt=0.0, le=1.0, description="A band opens once the mean success of all easier tasks is this high."
     )
     difficulty: str | None = Field(
         None,
@@ -170,21 +164,14 @@ class CurationConfig(Section):
         description="Make new groups, within the staleness window, of trajectories that came too late for theirs, "
         "were left out of it, or whose group never filled.",
     )
-    leftover_after_s: float = Field(
-        600.0, gt=0.0, description="Seconds without a new member after which a group counts as one that will not fill."
+    leftover_after_s: float = constant(
+        600.0, "Seconds without a new member after which a group counts as one that will not fill.", gt=0.0
     )
     forks: ForkConfig = ForkConfig()
     rules: tuple[str, ...] = Field(
         (),
         description="Further rules that drop trajectories or groups: names of installed packages, or `module:Class`.",
     )
-
-    @field_validator("curriculum_bands")
-    @classmethod
-    def _bands_fall(cls, bands: tuple[float, ...]) -> tuple[float, ...]:
-        if list(bands) != sorted(set(bands), reverse=True) or not all(0.0 < band < 1.0 for band in bands):
-            raise ValueError(f"give success rates between 0 and 1, falling, such as [0.7, 0.3], not {list(bands)}")
-        return bands
 
     @model_validator(mode="after")
     def _rates_can_be_read(self) -> CurationConfig:

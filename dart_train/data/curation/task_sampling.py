@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from dart_train.data.curation.rules import CurationConfig, TaskSampling
 
+CURRICULUM_BANDS = (0.7, 0.3)
+"""Success rates that divide the tasks of a curriculum into bands, falling: easy, medium, hard."""
+OPENS_AT = 0.6
+"""A band opens once the mean success of all tasks in easier bands is this high."""
+
 
 def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> dict[str, float]:
     """Return every task's share by the configured way of sampling; a success rate is None where it was never tried."""
     if config.task_sampling is TaskSampling.SUCCESS:
         return {task: success_share(rate, config.sampling_floor) for task, rate in success.items()}
     if config.task_sampling is TaskSampling.CURRICULUM:
-        return curriculum_shares(
-            success, config.curriculum_bands, opens_at=config.curriculum_opens_at, floor=config.sampling_floor
-        )
+        return curriculum_shares(success, floor=config.sampling_floor)
     return dict.fromkeys(success, 1.0)
 
 
@@ -58,20 +61,18 @@ def band_of(rate: float, bands: Sequence[float]) -> int:
     return bisect_left(rising, -rate)
 
 
-def curriculum_shares(
-    success: Mapping[str, float | None], bands: Sequence[float], *, opens_at: float = 0.6, floor: float = 0.1
-) -> dict[str, float]:
+def curriculum_shares(success: Mapping[str, float | None], *, floor: float = 0.1) -> dict[str, float]:
     """Return shares that let harder bands wait until the easier ones are learned.
 
-    A band is open if the mean success of all tasks in easier bands is at least `opens_at`, or if no band is easier.
-    Tasks of open bands have share 1, the others the floor. With boundaries (0.7, 0.3) and 0.6: tasks below 0.3 wait
-    until those above it average 0.6; a task that is learned moves up by itself.
+    A band is open if the mean success of all tasks in easier bands is at least `OPENS_AT`, or if no band is easier.
+    Tasks of open bands have share 1, the others the floor: tasks below 0.3 wait until those above it average 0.6; a
+    task that is learned moves up by itself.
     """
-    known = {task: (band_of(rate, bands), rate) for task, rate in success.items() if rate is not None}
+    known = {task: (band_of(rate, CURRICULUM_BANDS), rate) for task, rate in success.items() if rate is not None}
 
     def is_open(band: int) -> bool:
         easier = [rate for other, rate in known.values() if other < band]
-        return not easier or sum(easier) / len(easier) >= opens_at
+        return not easier or sum(easier) / len(easier) >= OPENS_AT
 
-    opened = {band: is_open(band) for band in range(len(bands) + 1)}
+    opened = {band: is_open(band) for band in range(len(CURRICULUM_BANDS) + 1)}
     return {task: 1.0 if task not in known or opened[known[task][0]] else floor for task in success}

@@ -432,7 +432,7 @@ class UpdateLocks:
             if not lost:
                 raise
             raise EngineError(
-                f"{replica.name}: the lock on its updates was lost to {lost}; rollout.sync.lease_s is {self._lease:g} s"
+                f"{replica.name}: the lock on its updates was lost to {lost}; locks last {self._lease:g} s"
             ) from None
         finally:
             if not lost:

@@ -44,6 +44,8 @@ FAILED_LOOKS = 3
 FAILED_GRACE_S = 0.3
 LONGEST_LOOK_S = 15.0
 MAX_ERRORS = 3
+DRAIN_S = 60.0
+"""Longest wait for running requests before an update; then they are cut off."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -317,9 +319,9 @@ class ReplicaLife:
     # --- weights ------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Wait until the replica has ended its requests, at most `drain_s`: what is left then is cut off."""
+        """Wait until the replica has ended its requests, at most `DRAIN_S`: what is left then is cut off."""
         self._set(ReplicaState.DRAINING)
-        deadline = time.monotonic() + self._config.drain_s
+        deadline = time.monotonic() + DRAIN_S
         while self.replica.in_flight and self.replica.usable and time.monotonic() < deadline:
             await self._fleet.changed.wait(deadline)
 

@@ -44,6 +44,8 @@ from dart_train.rollout.settings.rollout_config import SCHEDULERS, EnginePlaces,
 
 _log = logging.getLogger(__name__)
 RECONNECT_S = 10.0
+RECORD_GRACE_S = 8.0
+"""How long a service that was told to stop may take to record what has ended."""
 LOOK_S = 0.5
 """How often the service looks whether any engine is left."""
 
@@ -146,7 +148,7 @@ class RolloutService:
                     await self._run_all()
                 await self._serving.end()
         finally:
-            await asyncio.to_thread(self._recorder.close, self.config.record_grace_s)
+            await asyncio.to_thread(self._recorder.close, RECORD_GRACE_S)
         self._write_metrics()
         if self._recorder.failure is not None:
             raise self._recorder.failure
@@ -338,7 +340,6 @@ def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
         completed=sum(stats.rollouts for stats in records.values()) + data.read(statistics.scored_forks),
         life=f"{time.time_ns() // 1_000_000:x}",
         max_steps=config.max_steps,
-        stay_groups=config.stay_groups,
         max_attempts=config.max_attempts,
         groups_at_once=config.groups_at_once,
     )

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from dart_agent.engines.base.engine_kind import EngineKind, Transfer
 from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
 from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, constant
 from dart_gym.utils.plugins import Registry, has
 from dart_train.core.tolerances import HALF
 
@@ -99,20 +99,18 @@ class EngineConfig(Section):
         "in it, as much again for each round of them, up to `unavailable_timeout_s`.",
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Seconds until a started replica must answer.")
-    health_interval_s: float = Field(1.0, gt=0, description="Seconds between two looks at a replica's health.")
+    health_interval_s: float = constant(1.0, "Seconds between two looks at a replica's health.", gt=0)
     unavailable_timeout_s: float = Field(
         300.0, gt=0, description="Seconds that a request waits for any replica before its episode ends as MODEL_ERROR."
     )
-    max_backoff_s: float = Field(
-        30.0, gt=0, description="Longest pause in seconds before a dead replica is started again."
-    )
-    least_requests: int = Field(4, ge=1, description="Requests that a loaded replica gets at the same time, at least.")
-    most_requests: int = Field(256, ge=1, description="Requests that a replica gets at the same time, at most.")
-    updates_at_once: int | None = Field(
+    max_backoff_s: float = constant(30.0, "Longest pause in seconds before a dead replica is started again.", gt=0)
+    least_requests: int = constant(4, "Requests that a loaded replica gets at the same time, at least.", ge=1)
+    most_requests: int = constant(256, "Requests that a replica gets at the same time, at most.", ge=1)
+    updates_at_once: int | None = constant(
         None,
+        "Replicas whose weights are updated at the same time, so that they read a version side by side; None for half "
+        "of them. One always goes on serving.",
         ge=1,
-        description="Replicas whose weights are updated at the same time, so that they read a version side by side; "
-        "null for half of them. One always goes on serving.",
     )
     update: Literal["drain", "abort", "keep"] | None = Field(
         None,
@@ -120,9 +118,6 @@ class EngineConfig(Section):
         "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them "
         "(vLLM 0.32 ends itself over frozen requests whose images were in its prefix cache). null is "
         "drain for vLLM; our own engine updates between two batches in any case.",
-    )
-    drain_s: float = Field(
-        60.0, gt=0, description="Longest wait in seconds for running requests before an update; then they are cut off."
     )
     fingerprint_tolerance: float | None = Field(
         HALF,
@@ -151,8 +146,6 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> EngineConfig:
-        if self.least_requests > self.most_requests:
-            raise ValueError(f"least_requests {self.least_requests} is above most_requests {self.most_requests}")
         try:
             self.servers()
         except ConfigurationError as error:
@@ -183,12 +176,11 @@ class SyncConfig(Section):
     address: str = Field(
         "127.0.0.1", min_length=1, description="Address of this machine at which replicas reach the sender."
     )
-    buffer_mib: float = Field(1024.0, gt=0, description="Tensors are sent together up to this size in MiB.")
-    lease_s: float = Field(
+    buffer_mib: float = constant(1024.0, "Tensors are sent together up to this size in MiB.", gt=0)
+    lease_s: float = constant(
         30.0,
+        "Seconds after which the lock of a dead service is free: services that share replicas update one at a time.",
         gt=0,
-        description="Seconds after which the lock of a dead service is free: services that share replicas update "
-        "one at a time.",
     )
 
 
@@ -220,9 +212,6 @@ class RolloutConfig(Section):
         "do (osworld), or their pause of 2 s after each action alone (step-pause).",
     )
     seed: int = Field(0, ge=0, description="Seed of the stream of training seeds and of the sampling.")
-    stay_groups: float = Field(
-        2.0, ge=0, description="Full groups that a task may run ahead so that a worker can stay on it."
-    )
     groups_at_once: int | None = Field(
         None,
         ge=1,
@@ -235,8 +224,8 @@ class RolloutConfig(Section):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     sync: SyncConfig = SyncConfig()
     sync_interval_s: float = Field(0.2, gt=0, description="Seconds between two looks for new weights.")
-    admission_interval_s: float = Field(
-        0.25, gt=0, description="Seconds between two questions to the data manager whether more may be rolled out."
+    admission_interval_s: float = constant(
+        0.25, "Seconds between two questions to the data manager whether more may be rolled out.", gt=0
     )
     metrics_interval_s: float = Field(1.0, gt=0, description="Seconds between two lines of metrics.")
     time_limit_s: float | None = Field(
@@ -244,34 +233,31 @@ class RolloutConfig(Section):
         gt=0,
         description="Seconds of an episode, looked at after each step; it is scored then. null for no limit.",
     )
-    turn_limit_s: float | None = Field(
+    turn_limit_s: float | None = constant(
         None,
+        "Seconds of one decision of the policy; then the episode ends as MODEL_ERROR and is played again. None is "
+        "`unavailable_timeout_s` and one request more, so that a policy may wait for engines that are away.",
         gt=0,
-        description="Seconds of one decision of the policy; the episode ends as MODEL_ERROR then, and is played "
-        "again. null is `engine.unavailable_timeout_s` and one request more, so that a policy may wait "
-        "for engines that are away.",
     )
-    breaker_losses: int = Field(
-        6, ge=1, description="Rollouts of a task that its desktop loses in a row before the task is left out."
+    breaker_losses: int = constant(
+        6, "Rollouts of a task that its desktop loses in a row before the task is left out.", ge=1
     )
-    breaker_reset_s: float = Field(
+    breaker_reset_s: float = constant(
         30.0,
+        "Seconds for which a task is left out; twice as long after each try that is lost, up to 20 times that.",
         gt=0,
-        description="Seconds for which a task is left out; twice as long after each try that is lost, up to 20 "
-        "times that.",
     )
     unavailable_timeout_s: float = Field(
         300.0,
         gt=0,
         description="Seconds for which the cluster, the database, space on the disk, all engines or all tasks may "
-        "be away.",
+        "be away. Rollouts, the trainer and the data manager's process wait as long.",
     )
-    max_unrecorded: int = Field(256, ge=1, description="Episodes that wait for the database before workers pause.")
+    max_unrecorded: int = constant(256, "Episodes that wait for the database before workers pause.", ge=1)
     max_unrecorded_mb: int = Field(
         2048, ge=1, description="Megabytes of screenshots that wait for the database before workers pause."
     )
     stop_grace_s: float = Field(3.0, ge=0, description="Seconds that running episodes get to end after SIGTERM.")
-    record_grace_s: float = Field(8.0, ge=0, description="Seconds that are left after that to record what has ended.")
     metrics_listen: str | None = Field(
         None,
         description='Where Prometheus finds /metrics: "127.0.0.1:9465", "unix:/path/to.sock", or "" for nowhere; '

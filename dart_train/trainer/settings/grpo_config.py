@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from dart_train.trainer.losses import ObjectiveConfig
-from dart_train.trainer.settings.grpo_settings import GRPOSettings
+from dart_train.trainer.settings.grpo_settings import KEEP_PUBLISHED_S, GRPOSettings, setting
 
 
 @dataclass
@@ -29,6 +29,8 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
 
     `metric_for_best_model` may name any metric that is logged, such as "reward": the state and the version with the
     best mean of it over the last `best_window` steps are kept beside the newest.
+
+    The fields written below are no keys of a run's configuration, which always has their defaults.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Leases per step; stays 1."})
@@ -36,6 +38,25 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     ignore_data_skip: bool = field(default=True, metadata={"help": "Stays True: the data manager knows what is left."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "No progress bar: the log has a line per step."})
     dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches move as they are trained on."})
+    keep_published_s: float = setting(
+        KEEP_PUBLISHED_S, "Seconds for which each version is kept in any case: an engine that starts may read it."
+    )
+    merge_prefixes: bool = setting(
+        True, "Run steps whose prompts extend one another as one row with several trained spans. Exact."
+    )
+    pack_rows: bool = setting(
+        True, "Lay the rows of a micro-batch one after the other instead of filling up the shorter ones. Exact."
+    )
+    max_bad_steps: int = setting(
+        3, "Non-finite steps, or leases without a step that can be trained on, in a row that end the run."
+    )
+    collapse_window: int = setting(
+        20, "Steps over which signs of a collapse are averaged, and for which they must last; 0 for no guard."
+    )
+    alarm_window: int = setting(10, "Steps over which the numbers behind alarms are averaged; 0 for no alarms.")
+    best_window: int = setting(
+        10, "Steps that metric_for_best_model is averaged over; before that no state is the best."
+    )
 
     def __post_init__(self) -> None:
         if self.deepspeed:  # before transformers looks for the package

@@ -172,9 +172,6 @@ class GRPOSettings:
     num_iterations: Annotated[int, Interval(ge=1)] = setting(1, "Passes over each lease.")
     publish_steps: Annotated[int, Interval(ge=1)] = setting(1, "Optimizer steps between two published versions.")
     keep_published: Annotated[int, Interval(ge=2)] = setting(4, "Published versions kept on disk; at least 2.")
-    keep_published_s: Annotated[float, Interval(ge=0)] = setting(
-        120.0, "Seconds for which each version is kept in any case: an engine that starts may read it."
-    )
     freeze_vision: bool = setting(False, "Leave the vision tower's weights as they are.")
     micro_batch_tokens: Annotated[int, Interval(ge=1)] = setting(
         16384, "Most tokens, padding included, of one forward pass."
@@ -186,12 +183,6 @@ class GRPOSettings:
         "sdpa",
         "Kernel of attention: 'sdpa' (any device), 'flash_attention_2' and 'flash_attention_3' (GPU, half precision, "
         "with their packages), 'flex_attention' (GPU).",
-    )
-    pack_rows: bool = setting(
-        True, "Lay the rows of a micro-batch one after the other instead of filling up the shorter ones. Exact."
-    )
-    merge_prefixes: bool = setting(
-        True, "Run steps whose prompts extend one another as one row with several trained spans. Exact."
     )
     image_features_mb: Annotated[int, Interval(ge=0)] = setting(
         4096,
@@ -214,31 +205,16 @@ class GRPOSettings:
         512, "Memory for screenshots, and as much for their patches, in MiB."
     )
     torch_threads: Annotated[int, Interval(ge=0)] = setting(0, "Threads of torch on the CPU; 0 leaves torch's default.")
-    lease_ttl_s: Annotated[float, Interval(ge=1)] = setting(
-        60.0, "Seconds after the trainer's last heartbeat at which its lease is given back."
-    )
-    max_bad_steps: Annotated[int, Interval(ge=1)] = setting(
-        3, "Non-finite steps, or leases without a step that can be trained on, in a row that end the run."
-    )
     on_collapse: Literal["warn", "return", "stop"] = setting(
         "warn",
         "What follows a collapse (entropy, length, unreadable responses or gradient far from those at first): 'warn' "
         "says so in log and metrics, 'return' goes back to the last state before its signs, 'stop' ends the run.",
-    )
-    collapse_window: Annotated[int, Interval(ge=0)] = setting(
-        20, "Steps over which its signs are averaged, and for which they must last; 0 for no guard."
-    )
-    alarm_window: Annotated[int, Interval(ge=0)] = setting(
-        10, "Steps over which the numbers behind alarms are averaged; 0 for no alarms. See docs/guides/training.md."
     )
     stop_on: tuple[AlarmName, ...] = setting(
         (),
         "Alarms that end the run: engine_gap (engine and trainer disagree on the same weights), policy_gap (rollouts "
         "were sampled far from the trained policy), importance (importance weights shrink training), weights (they "
         "hardly change), signal (groups teach nothing), dropped (most steps cannot be trained on), collapse.",
-    )
-    best_window: Annotated[int, Interval(ge=1)] = setting(
-        10, "Steps that metric_for_best_model is averaged over; before that no state is the best."
     )
     supervised_coef: Annotated[float, Interval(ge=0)] = setting(
         0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
@@ -247,9 +223,6 @@ class GRPOSettings:
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
     lora_alpha: int = setting(32, "Its scale is lora_alpha / lora_r.")
-    lora_dropout: Annotated[float, Interval(ge=0, le=1)] = setting(
-        0.0, "Dropout before the adapter. Above 0, pi is not the policy that is served."
-    )
     frozen_dtype: Literal["float32", "bfloat16"] = setting(
         "float32",
         "Number type of the weights under an adapter, which are not trained: bfloat16 takes half of the memory, and is "
@@ -350,6 +323,10 @@ class GRPOSettings:
 
 
 _DEFAULTS = {item.name: item.default for item in fields(GRPOSettings)}
+LEASE_TTL_S = 60.0
+"""Seconds after the trainer's last heartbeat at which its lease is given back."""
+KEEP_PUBLISHED_S = 120.0
+"""Seconds for which each published version is kept in any case: an engine that starts may read it."""
 OWN_HINTS: dict[str, Any] = get_type_hints(GRPOSettings, include_extras=True)
 """Type of every field, by name."""
 

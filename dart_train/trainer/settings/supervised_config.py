@@ -1,6 +1,6 @@
 """`SupervisedConfig`: settings of supervised training, read without torch. A run's section `warmup` is one."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -15,20 +15,15 @@ class SupervisedConfig(Section):
         None, gt=0, description="Seconds of training, start-up left out; null for no such limit."
     )
     batch_size: int = Field(16, ge=1, description="Demonstrated steps in a batch.")
-    learning_rate: float = Field(2e-3, gt=0, description="Learning rate of AdamW at its highest.")
-    warmup_steps: int = Field(50, ge=0, description="Optimizer steps in which the learning rate rises.")
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine",
-        description="The learning rate falls to `final_share` over the steps or seconds, whichever end first (cosine), "
-        "or stays (constant).",
+    learning_rate: float = Field(
+        2e-3,
+        gt=0,
+        description="Learning rate of AdamW at its highest; it falls to a tenth along a cosine over the steps or "
+        "seconds, whichever end first.",
     )
-    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate at the end of a cosine.")
-    weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
-    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Second moment of AdamW; 0.98 suits short training.")
-    max_grad_norm: float = Field(1.0, ge=0, description="The gradient's norm is clipped to this.")
+    warmup_steps: int = Field(50, ge=0, description="Optimizer steps in which the learning rate rises.")
     seed: int = Field(0, description="Seed of the order of samples.")
     threads: int = Field(0, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
-    image_cache_mb: int = Field(512, ge=0, description="Memory for screenshots in MiB.")
 
     @property
     def limited(self) -> bool:

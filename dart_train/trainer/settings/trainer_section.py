@@ -45,28 +45,20 @@ class _Inherited(Section):
     weight_decay: float = Field(0.0, description="Weight decay of matrices; biases and norms have none.")
     adam_beta1: float = Field(0.9, description="Decay rate of AdamW's first moment.")
     adam_beta2: float = Field(0.999, description="Decay rate of AdamW's second moment.")
-    adam_epsilon: float = Field(1e-8, description="Epsilon of AdamW.")
     bf16: bool = Field(False, description="Compute in bfloat16; the trained weights stay in float32.")
     fp16: bool = Field(False, description="Compute in float16 with a scaled loss, for GPUs without bfloat16.")
-    tf32: bool | None = Field(None, description="Multiply float32 matrices as TF32; null leaves it to torch.")
     gradient_checkpointing: bool | None = Field(
         None, description="Compute activations again in the backward pass, which takes less memory and more time."
     )
-    torch_empty_cache_steps: int | None = Field(
-        None, description="Optimizer steps between two clearings of the GPU's cache; null for none."
-    )
-    run_name: str | None = Field(None, description="Name of the run in trackers.")
     project: str = Field("huggingface", description="Name of the project in trackers that have projects.")
     metric_for_best_model: str | None = Field(
-        None, description='A logged metric, such as "reward": the state and version with the best mean of it are kept.'
-    )
-    greater_is_better: bool | None = Field(
-        None, description="Whether that metric should be high; null: it should unless it is a loss."
+        None,
+        description='A logged metric, such as "reward": the state and version with the best mean of it over 10 steps '
+        "are kept. A metric whose name ends in loss should be low, every other one high.",
     )
     fsdp_config: dict[str, Any] | str | None = Field(
         None, description="Settings of fsdp, such as reshard_after_forward, or a JSON file of them."
     )
-    ddp_timeout: int = Field(1800, description="Seconds for which ranks wait for each other.")
 
 
 class _Base(_Inherited):

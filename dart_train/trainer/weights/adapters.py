@@ -37,7 +37,6 @@ class LoraSettings:
 
     r: int = 16
     alpha: int = 32
-    dropout: float = 0.0
     target_modules: Sequence[str] | None = None
     seed: int = 42
 
@@ -56,7 +55,7 @@ def add_adapter(model: Any, lora: LoraSettings) -> Any:
     targets: Any = lora.target_modules or family_of(model.config).adapted_layers
     if isinstance(targets, list) and len(targets) == 1:
         targets = targets[0]
-    config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)
+    config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets)
     try:
         adapted = get_peft_model(model, config)
     except ValueError as error:

@@ -141,7 +141,7 @@ def test_a_full_disk(config, runs):
     """64 KiB hold the run's directory, but neither its model nor its data base."""
     runs.mkdir()
     small = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(runs))
-    assert_said(run(config, runs, "data.unavailable_timeout_s=3", before=small), "free some")
+    assert_said(run(config, runs, "rollout.unavailable_timeout_s=3", before=small), "free some")
 
 
 @pytest.mark.e2e

@@ -198,7 +198,6 @@ def test_episodes_of_others_join_the_pool_in_the_words_of_the_runs_model(config,
         ("data.retention.max_age=3", "did you mean 'max_age_days'"),
         ("data.fles=/x", "did you mean 'files'"),
         ("data.curation.pool_sampling=best", "data.curation.pool_sampling"),
-        ("data.curation.curriculum_bands=[0.3,0.7]", "falling"),
         ("data.image_format=jpeg", "data.image_format"),
     ],
 )

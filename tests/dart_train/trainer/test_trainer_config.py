@@ -49,7 +49,6 @@ def test_every_field_has_a_help_text():
         ({"geometric_clip_max": 0.9}, "geometric_clip_max=0.9 is out of range"),
         ({"num_iterations": 2}, "old_logprobs='recompute'"),
         ({"min_groups_per_step": 9}, "min_groups_per_step=9 is above groups_per_step=8"),
-        ({"lora_dropout": 1.5}, "lora_dropout=1.5 is out of range"),
         ({"per_device_train_batch_size": 8}, "per_device_train_batch_size"),
         ({"dataloader_num_workers": 2}, "dataloader_num_workers 0"),
         ({"eval_strategy": "steps", "eval_steps": 5}, "dart-agent eval"),

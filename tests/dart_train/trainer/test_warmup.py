@@ -87,8 +87,6 @@ def test_learning_rate_rises_then_follows_a_cosine():
     assert shares == pytest.approx([0.1, 0.5, 1.0], abs=0.03)
     assert learning_rate_share(config, 50, 0.5) == pytest.approx(0.55)
     assert learning_rate_share(config, 100, 1.0) == pytest.approx(0.1)
-    constant = SupervisedConfig(max_steps=100, schedule="constant")
-    assert learning_rate_share(constant, 100, 1.0) == 1.0
 
 
 @pytest.mark.parametrize(
