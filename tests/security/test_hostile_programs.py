@@ -17,7 +17,7 @@ from dart_gym.core.errors import DesktopError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.desktops.keeper import keeper_deadlines
+from dart_gym.desktops.keeper import kept_desktop
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
 from tests.helpers.desktop_end import launch_the_end
 
@@ -93,7 +93,7 @@ async def desktop():
 
 
 async def test_a_desktop_that_does_not_answer_is_ended_with_all_its_processes(desktop, monkeypatch):
-    monkeypatch.setattr(keeper_deadlines, "ANSWER_S", 1.0)
+    monkeypatch.setattr(kept_desktop, "ANSWER_S", 1.0)
     await desktop.execute(["pkill", "-STOP", "Xvfb"])
     with pytest.raises(DesktopError, match="did not answer 'perform' within 1 s, and was ended"):
         await desktop.perform(Click(5, 5))

@@ -1,15 +1,26 @@
-"""The embedded desktop as a server uses it: by its keeper, a process of its own.
+"""The embedded desktop as a server uses it: by its keeper, a process of its own, over a connection with deadlines.
 
 Invariants:
     - Nothing that a program of the desktop can stall, shrink, replace or flood is touched here. What the keeper says
-      is checked and bounded; frames come by memory that nobody can resize.
-    - An operation that is late ends the desktop with all of its processes, and raises `DesktopTimeoutError`.
-    - After `stop` no process, file or socket of the desktop is left.
+      is checked and bounded; what is not an answer to a request ends it. Frames come by memory that nobody can resize.
+    - Requests may overlap; each gets its own answer, is cancelled in the keeper when its caller is, and ends the
+      keeper with all of its desktop when it is late: `DesktopTimeoutError`.
+    - After `stop` no process, file or socket of the desktop is left: when the connection has closed, the keeper is gone
+      and so are the processes and files of its desktop. A client that cleans up after it holds the connection open
+      until then.
+
+What the desktop itself gives a time (`execute`, `settle`) is ended by the keeper when that is over; the keeper has
+`ANSWER_S` more, which it needs only when a program of the desktop holds it up.
 """
 
+from __future__ import annotations
+
 import asyncio
+import contextlib
 import dataclasses
+import itertools
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +28,23 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from dart_gym.core.actions import Action, action_to_dict
-from dart_gym.core.errors import DesktopError
+from dart_gym.core.actions import Action, Drag, Type, Wait, action_to_dict
+from dart_gym.core.errors import DesktopError, DesktopKilledError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.input.carried_over import leaves_traces
-from dart_gym.desktops.keeper import keeper_deadlines
+from dart_gym.desktops.keeper.fork_client import ForkClient, Keeper, fork_client
 from dart_gym.desktops.keeper.held_up import held_up_inside
-from dart_gym.desktops.keeper.keeper_link import STOPPED, KeeperLink
-from dart_gym.desktops.keeper.keeper_messages import MAX_TREE, PIECE, MessageError, field
+from dart_gym.desktops.keeper.keeper_messages import (
+    MAX_TREE,
+    PIECE,
+    STREAM_BUFFER,
+    MessageError,
+    decode_error,
+    encode_message,
+    field,
+    read_message,
+)
 from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE, MAX_OUTPUT
 from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
@@ -34,6 +53,14 @@ from dart_gym.sites.site_catalog import find_site
 from dart_gym.sites.site_programs import program_port
 from dart_gym.utils.processes import private_memory
 
+ANSWER_S = 15.0
+FILE_S = 60.0 + ANSWER_S
+STOP_S = 20.0
+_CLEANING_S = 60.0
+_KEY_S = 0.02  # of a character whose key must be mapped first, and of a point of a path
+_TYPING_S = 10.0  # what a program may take that does not say how far it is
+
+STOPPED = "the desktop is not started, or was stopped"
 _LASTING = ("execute", "launch", "write", "port")  # operations whose effects no reset takes back
 
 
@@ -81,7 +108,7 @@ class KeptDesktop:
             raise DesktopError(STOPPED)
         self._link = link
         values = {"timeout": timeout, "prefix": f"{os.getpid()}-", "environment": dict(os.environ), "sites": sites}
-        await link.ask("start", values, deadline_s=timeout + keeper_deadlines.ANSWER_S)
+        await link.ask("start", values, deadline_s=timeout + ANSWER_S)
 
     async def stop(self) -> None:
         """End every program and remove all files; see `Desktop.stop`."""
@@ -139,7 +166,7 @@ class KeptDesktop:
         if link is None:
             raise DesktopError(STOPPED)
         self.traces += op in _LASTING
-        return await link.ask(op, values, body, deadline_s=deadline_s or keeper_deadlines.ANSWER_S, limit=limit)
+        return await link.ask(op, values, body, deadline_s=deadline_s or ANSWER_S, limit=limit)
 
     def _distrust(self, problem: Exception | str) -> DesktopError:
         """End the keeper, which has answered with what is no answer."""
@@ -169,7 +196,7 @@ class KeptDesktop:
     async def perform(self, action: Action) -> None:
         """Carry out an action; see `Desktop.perform`."""
         self.traces += leaves_traces(action)
-        await self._ask("perform", action_to_dict(action), deadline_s=keeper_deadlines.of_action(action))
+        await self._ask("perform", action_to_dict(action), deadline_s=deadline_of_action(action))
 
     async def release_inputs(self) -> None:
         """Bring keyboard, buttons and selections into the state of a fresh desktop."""
@@ -177,7 +204,7 @@ class KeptDesktop:
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""
-        deadline_s = keeper_deadlines.of_settling(policy)
+        deadline_s = deadline_of_settling(policy)
         values, _ = await self._ask("settle", dataclasses.asdict(policy), deadline_s=deadline_s)
         try:
             return SettleResult(
@@ -191,7 +218,7 @@ class KeptDesktop:
     ) -> CommandResult:
         """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
         values = {"command": command, "timeout": timeout, "env": env or {}}
-        deadline_s = timeout + keeper_deadlines.ANSWER_S
+        deadline_s = timeout + ANSWER_S
         values, body = await self._ask("execute", values, stdin, deadline_s=deadline_s, limit=MAX_OUTPUT)
         try:
             length = field(values, "stdout", int)
@@ -202,21 +229,21 @@ class KeptDesktop:
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
         """Start a program and leave it running; see `Desktop.launch`."""
-        await self._ask("launch", {"command": command, "env": env or {}}, deadline_s=keeper_deadlines.FILE_S)
+        await self._ask("launch", {"command": command, "env": env or {}}, deadline_s=FILE_S)
 
     async def read_file(self, path: str) -> bytes:
         """Content of a regular file of at most `MAX_FILE` bytes; relative paths and `~` start at the home directory."""
-        return (await self._ask("read", {"path": path}, deadline_s=keeper_deadlines.FILE_S, limit=MAX_FILE))[1]
+        return (await self._ask("read", {"path": path}, deadline_s=FILE_S, limit=MAX_FILE))[1]
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Create or replace a file, making its parent directories."""
         for start in range(0, max(len(data), 1), PIECE):
             values = {"path": path, "append": start > 0}
-            await self._ask("write", values, data[start : start + PIECE], deadline_s=keeper_deadlines.FILE_S)
+            await self._ask("write", values, data[start : start + PIECE], deadline_s=FILE_S)
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
         """Return what the programs tell about their widgets; see `Desktop.accessibility_tree`."""
-        deadline_s = timeout + keeper_deadlines.ANSWER_S
+        deadline_s = timeout + ANSWER_S
         values, body = await self._ask("tree", {"timeout": timeout}, deadline_s=deadline_s, limit=MAX_TREE)
         try:
             xml = body.decode(errors="surrogatepass")
@@ -226,12 +253,12 @@ class KeptDesktop:
 
     async def set_site(self, name: str, state: Any) -> None:
         """Begin an episode of a site; see `SiteHost`."""
-        await self._ask("site", {"name": name}, orjson.dumps(state), deadline_s=keeper_deadlines.FILE_S)
+        await self._ask("site", {"name": name}, orjson.dumps(state), deadline_s=FILE_S)
 
     async def site_state(self, name: str) -> dict[str, Any]:
         """The states of a site; see `SiteHost`."""
         asked = {"name": name, "state": True}
-        _, body = await self._ask("site", asked, deadline_s=keeper_deadlines.FILE_S, limit=MAX_FILE)
+        _, body = await self._ask("site", asked, deadline_s=FILE_S, limit=MAX_FILE)
         try:
             return dict(orjson.loads(body))
         except (ValueError, TypeError) as error:
@@ -243,7 +270,7 @@ class KeptDesktop:
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""
-        values, _ = await self._ask("port", {"port": port}, deadline_s=keeper_deadlines.FILE_S)
+        values, _ = await self._ask("port", {"port": port}, deadline_s=FILE_S)
         try:
             path = Path(field(values, "path", str))
         except MessageError as error:
@@ -251,3 +278,195 @@ class KeptDesktop:
         if path.parent.parent != runtime_dir():
             raise self._distrust("a socket that is not its own")
         return path
+
+
+class KeeperLink:
+    """Talks to one keeper, made with `open`; `killed`: its own programs ended the desktop, or held it up until then."""
+
+    def __init__(
+        self, clients: ForkClient, keeper: Keeper, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._clients = clients
+        self._keeper = keeper
+        self._reader = reader
+        self._writer = writer
+        self.pid = keeper.pid
+        self.desktop_ended = False
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, tuple[asyncio.Future[tuple[dict[str, Any], bytes]], int]] = {}
+        self._forgotten: dict[int, int] = {}  # cancelled, with the limits of their bodies
+        self._end = ""  # why there are no more answers
+        self.killed = False
+        self._ended = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(), name=f"keeper-{keeper.pid}")
+
+    @classmethod
+    async def open(cls, spec: dict[str, Any], frame_fd: int) -> KeeperLink:
+        """Start a keeper for a desktop that draws its frames into the memory `frame_fd`.
+
+        Raises:
+            DesktopError: if the keeper does not start.
+        """
+        ours, theirs = socket.socketpair()
+        clients = fork_client()
+        fds = theirs.detach(), os.dup(frame_fd)
+        starting = asyncio.ensure_future(asyncio.to_thread(clients.start_keeper, spec, *fds))
+        try:
+            keeper = await asyncio.shield(starting)
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=STREAM_BUFFER)
+        except BaseException:
+            ours.close()  # which ends a keeper that has started
+            starting.add_done_callback(_let_go)
+            raise
+        return cls(clients, keeper, reader, writer)
+
+    @property
+    def alive(self) -> bool:
+        """Return whether there may still be answers, and the desktop is not known to have ended."""
+        return not self._end and not self.desktop_ended
+
+    async def ask(
+        self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
+        """Request an operation and return its result. An error of the operation is raised here.
+
+        Raises:
+            DesktopError: if the keeper has ended.
+            DesktopTimeoutError: if it is late.
+        """
+        if self._end:
+            raise self._gone()
+        number = next(self._numbers)
+        answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer, limit
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._send({"id": number, "op": op, "args": values or {}}, body)
+                return await answer
+        except TimeoutError as error:
+            if answer.done() and not answer.cancelled() and answer.exception() is error:
+                raise  # it is the operation's own
+            message = f"the desktop did not answer {op!r} within {deadline_s:g} s, and was ended"
+            self.killed = self.killed or await asyncio.to_thread(held_up_inside, self.pid)
+            self.kill(message)
+            raise self._gone(DesktopTimeoutError) from None
+        except asyncio.CancelledError:
+            if not self._end and not answer.done():
+                self._forgotten[number] = limit
+                self._writer.write(encode_message({"cancel": number}))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    async def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        try:
+            self._writer.write(encode_message(header, len(body)))
+            if body:
+                self._writer.write(body)
+            await self._writer.drain()
+        except ConnectionError:
+            pass  # the reader finds out why, and tells the waiting calls
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._take(*await read_message(self._reader, self._limit))
+        except MessageError as error:
+            self.kill(f"the desktop's keeper sent {error}, and was ended")
+            with contextlib.suppress(ConnectionError):
+                while await self._reader.read(STREAM_BUFFER):
+                    pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if not self._end:
+                why, self.killed = await asyncio.to_thread(self._clients.describe_end, self._keeper)
+                self._over(why)
+        finally:
+            self._over(STOPPED)
+            self._writer.close()
+            self._keeper.close()
+
+    def _limit(self, header: dict[str, Any]) -> int:
+        number = header.get("id", 0)
+        if type(number) is not int:
+            return 0
+        return self._asked[number][1] if number in self._asked else self._forgotten.get(number, 0)
+
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        if header.get("event") == "ended":
+            self.desktop_ended, self.killed = True, self.killed or header.get("inside") is True
+            self._ended.set()
+            return
+        number = field(header, "id", int)
+        if number in self._forgotten:
+            del self._forgotten[number]
+            return
+        if number not in self._asked:
+            raise MessageError("an answer that nobody asked for")
+        answer, _ = self._asked[number]
+        if answer.done():
+            return
+        if "error" in header:
+            error = decode_error(header["error"])
+            self.killed = self.killed or isinstance(error, DesktopKilledError)
+            answer.set_exception(error)
+        else:
+            answer.set_result((field(header, "result", dict), body))
+
+    def _over(self, why: str) -> None:
+        """There are no more answers: tell everybody who waits for one."""
+        if self._end:
+            return
+        self._end = why
+        self._ended.set()
+        for answer, _ in self._asked.values():
+            if not answer.done():
+                answer.set_exception(self._gone())
+                answer.exception()  # nobody is warned about one that its caller has left
+
+    def _gone(self, otherwise: type[DesktopError] = DesktopError) -> DesktopError:
+        return (DesktopKilledError if self.killed else otherwise)(self._end)
+
+    async def wait_until_ended(self) -> None:
+        """Return when the desktop or its keeper is known to have ended."""
+        await self._ended.wait()
+
+    def kill(self, why: str) -> None:
+        """End the keeper now; the kernel ends everything of its desktop with it."""
+        self._over(why)
+        self._keeper.kill()
+
+    async def close(self) -> None:
+        """Stop the desktop and its keeper, and return when nothing is left of them."""
+        if not self._reading.done():
+            self._over(STOPPED)
+            await self._send({"op": "stop"})
+            done, _ = await asyncio.wait({self._reading}, timeout=STOP_S)
+            if not done:
+                self.kill(STOPPED)
+                await asyncio.wait({self._reading}, timeout=_CLEANING_S)
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+def _let_go(starting: asyncio.Future[Keeper]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
+def deadline_of_action(action: Action) -> float:
+    """Seconds for an action."""
+    match action:
+        case Wait(seconds=seconds):
+            return ANSWER_S + seconds
+        case Type(text=text):
+            return ANSWER_S + _TYPING_S + _KEY_S * len(text)
+        case Drag(path=path):
+            return ANSWER_S + _KEY_S * len(path)
+    return ANSWER_S
+
+
+def deadline_of_settling(policy: SettlePolicy) -> float:
+    """Seconds for a wait until the screen stands still."""
+    return ANSWER_S + 1e-3 * max(policy.max_ms, policy.min_ms, policy.busy_ms)
