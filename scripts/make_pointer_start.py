@@ -38,7 +38,7 @@ from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.suites import fake_suite
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt
 from dart_train.trainer.weights import checkpoint

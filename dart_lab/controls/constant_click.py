@@ -19,7 +19,7 @@ from dart_gym.core.actions import Click
 from dart_gym.core.outcomes import Observation
 from dart_train.config.added_phases import AddedPhase
 from dart_train.processes.evaluate_version import ATTEMPTS, say_lost, task_steps
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.run.run_directory import write_json
 
 CANDIDATES = 4
@@ -73,7 +73,7 @@ class ConstantClick(AddedPhase):
         """Return the name for people."""
         return "constant click"
 
-    def main(self, context: ModuleContext) -> None:
+    def main(self, context: ProcessContext) -> None:
         """Write the scores. Does nothing when they exist."""
         target = context.run.scores("constant")
         if target.exists():
@@ -87,7 +87,7 @@ class ConstantClick(AddedPhase):
         write_json(target, {"label": "constant", "tasks": best_by_task(results, places)})
 
 
-async def _play(context: ModuleContext, places: Mapping[Candidate, Point], count: int) -> list[tuple[Candidate, float]]:
+async def _play(context: ProcessContext, places: Mapping[Candidate, Point], count: int) -> list[tuple[Candidate, float]]:
     """The scores of all candidates: first those of every task's first place, then those of the second ones, ..."""
     config, client = context.config, context.client()
     first = config.evaluation.first_seed
@@ -111,7 +111,7 @@ async def _play(context: ModuleContext, places: Mapping[Candidate, Point], count
     return results
 
 
-def _oracle_clicks(context: ModuleContext) -> dict[str, list[Point]]:
+def _oracle_clicks(context: ProcessContext) -> dict[str, list[Point]]:
     """Where the demonstrations click, by trained task."""
     clicks: dict[str, list[Point]] = {task: [] for task in context.config.train_tasks}
     with context.open_data() as data:

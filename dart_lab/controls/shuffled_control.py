@@ -6,7 +6,7 @@ from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.launch import pipeline
 from dart_train.processes import write_report
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.run.run_directory import RunDirectory, read_json, write_json
 
 SUFFIX = "-shuffled"
@@ -38,5 +38,5 @@ def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirect
     outcome = read_json(control.scores("after"), f"remove {control.root} and run the controls again")
     run.scores("shuffled").parent.mkdir(parents=True, exist_ok=True)
     write_json(run.scores("shuffled"), {**outcome, "label": "shuffled"})
-    write_report.main(ModuleContext(config, run))
+    write_report.main(ProcessContext(config, run))
     return run

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the database's packages are imported by the commands, so th
     from dart_train.data.insight.status import Held, Status
     from dart_train.data.maintenance.integrity_check import CheckReport
     from dart_train.data.maintenance.retention import Collection
-    from dart_train.processes.module_context import ModuleContext
+    from dart_train.processes.process_context import ProcessContext
 
 FINDINGS_SHOWN = 30
 BAR_WIDTH = 24
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 @on_run(reads=True)
 def status(
-    context: ModuleContext,
+    context: ProcessContext,
     json_file: JsonOption = None,
 ) -> None:
     """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
@@ -177,7 +177,7 @@ def _pool(now: Status) -> Table:
 
 @on_run(reads=True)
 def gc(
-    context: ModuleContext,
+    context: ProcessContext,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
     json_file: JsonOption = None,
 ) -> None:
@@ -214,7 +214,7 @@ def show_collection(result: Collection, console: Console, *, dry_run: bool = Fal
 
 @on_run(reads=True)
 def check(
-    context: ModuleContext,
+    context: ProcessContext,
     quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
     json_file: JsonOption = None,
@@ -263,7 +263,7 @@ def show_findings(report: CheckReport, console: Console) -> None:
 
 
 def _written_down(
-    context: ModuleContext, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
+    context: ProcessContext, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
 ) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
     """Return a trajectory without tokens of the run's model, written in the model's words.
 
@@ -284,7 +284,7 @@ def _written_down(
 
 @on_run(reads=True)
 def pool(
-    context: ModuleContext,
+    context: ProcessContext,
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="RUN", help="directory or URL of a run, an evaluation or an import"),

@@ -16,11 +16,11 @@ from typer.core import TyperGroup
 
 from dart_gym.utils.waits import waiting_for
 from dart_train.commands import data_care_commands
-from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, module_context, on_run
+from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, process_context, on_run
 from dart_train.config.run_config import ConfigError
 
 if TYPE_CHECKING:
-    from dart_train.processes.module_context import ModuleContext
+    from dart_train.processes.process_context import ProcessContext
 
 URL_VARIABLE = "DART_DATA_URL"
 
@@ -42,7 +42,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archiv
 
 @app.command()
 @on_run()
-def serve(context: ModuleContext) -> None:
+def serve(context: ProcessContext) -> None:
     """Be the data manager's process: expire, return leases, keep statistics. `dart-train data CONFIG` is the same."""
     from dart_train.core.metrics_log import MetricsLog
     from dart_train.data.maintenance.data_service import DataService, run_data_service
@@ -75,7 +75,7 @@ def init(
     if config is None:
         url = url or os.environ.get(URL_VARIABLE)
     elif url is None:
-        with module_context(config, overrides, name, runs_dir) as context:
+        with process_context(config, overrides, name, runs_dir) as context:
             url = context.database_url()
     else:
         raise ConfigError("name a configuration or --url, not both")
@@ -85,13 +85,13 @@ def init(
     say(f"{store.where} has schema version {REVISION}")
     store.close()
     if config is not None:
-        with module_context(config, overrides, name, runs_dir) as context, context.open_data():
+        with process_context(config, overrides, name, runs_dir) as context, context.open_data():
             pass  # it makes the folders of the run's files, which commands that read must not make
 
 
 @app.command("export")
 @on_run(reads=True)
-def export_(context: ModuleContext, file: FileArgument) -> None:
+def export_(context: ProcessContext, file: FileArgument) -> None:
     """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
     from dart_train.data.maintenance.transfer import export_run
 
@@ -103,7 +103,7 @@ def export_(context: ModuleContext, file: FileArgument) -> None:
 
 @app.command("import")
 @on_run()
-def import_(context: ModuleContext, file: FileArgument) -> None:
+def import_(context: ProcessContext, file: FileArgument) -> None:
     """Read such an archive into a run that has no rows yet; its name and its database may be others."""
     from dart_train.data.maintenance.transfer import import_run
 

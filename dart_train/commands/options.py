@@ -1,4 +1,4 @@
-"""Options that the commands of `dart-train` share, and what each command's module starts from."""
+"""Options that the commands of `dart-train` share, and what each command's process starts from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dart_train.config.run_config import RunConfig, load_config
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, explained_file_errors
 
 if TYPE_CHECKING:
-    from dart_train.processes.module_context import ModuleContext
+    from dart_train.processes.process_context import ProcessContext
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file; `dart-train init` writes one")]
 Overrides = Annotated[
@@ -48,7 +48,7 @@ def load(config: Path, overrides: list[str] | None, name: str | None) -> RunConf
 
 
 @contextlib.contextmanager
-def module_context(
+def process_context(
     config: ConfigPath,
     overrides: Overrides = None,
     name: Name = None,
@@ -56,14 +56,14 @@ def module_context(
     url: Url = None,
     timeout: Timeout = None,
     reads: bool = False,
-) -> Iterator[ModuleContext]:
-    """Yield what a module needs, and explain errors of the file system in the block.
+) -> Iterator[ProcessContext]:
+    """Yield what a process needs, and explain errors of the file system in the block.
 
     A configuration that lies in the directory of a run is of that run, wherever the command is called; with `reads`
     nothing is created.
     """
     from dart_train.launch.pipeline import open_run
-    from dart_train.processes.module_context import ModuleContext
+    from dart_train.processes.process_context import ProcessContext
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for chatty in ("httpx", "botocore", "aiobotocore", "matplotlib"):
@@ -79,7 +79,7 @@ def module_context(
             run = open_run(loaded, runs_dir_of(root, loaded))
         if url is not None:
             loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
-        context = ModuleContext(loaded, run)
+        context = ProcessContext(loaded, run)
         if timeout is not None:
             context.limit_waits(timeout)
         yield context
@@ -126,19 +126,19 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
 
 
 def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's.
+    """Give a command the options of `process_context` before its own; with `url` also `--url`, another cluster's.
 
     A command that only `reads` creates no run.
     """
     left_out = {"reads", *(() if url else ("url",))}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        shared = [option for option in _parameters(module_context) if option.name not in left_out]
+        shared = [option for option in _parameters(process_context) if option.name not in left_out]
         own = _parameters(command)[1:]
 
         def wrapper(**given: Any) -> None:
             options = {option.name: given.pop(option.name) for option in shared}
-            with module_context(**options, reads=reads) as context:
+            with process_context(**options, reads=reads) as context:
                 command(context, **given)
 
         wrapper.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[...,
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Parameters with evaluated annotations."""
-    hints = get_type_hints(inspect.unwrap(function), localns={"ModuleContext": Any}, include_extras=True)
+    hints = get_type_hints(inspect.unwrap(function), localns={"ProcessContext": Any}, include_extras=True)
     return [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in inspect.signature(function).parameters.items()

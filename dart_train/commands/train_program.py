@@ -1,4 +1,4 @@
-"""The decoupled trainer: all modules at once, or one at a time."""
+"""The decoupled trainer: all processes at once, or one at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dart_train.config.run_config import ConfigError, dump_config
 from dart_train.run.run_directory import explained_file_errors
 
 if TYPE_CHECKING:
-    from dart_train.processes.module_context import ModuleContext
+    from dart_train.processes.process_context import ProcessContext
 
 app = typer.Typer(cls=Program, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 add_common_options(app, "dart-train")
@@ -71,7 +71,7 @@ def run(
     ray: Ray = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")] = 15.0,
 ) -> None:
-    """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
+    """Run everything that CONFIG describes, or resume it: its processes are watched and restarted."""
     from dart_train.launch import pipeline
     from dart_train.preflight.problems import refuse
     from dart_train.preflight.run_check import check_elsewhere, check_run
@@ -113,7 +113,7 @@ def run(
 
 @app.command()
 @on_run()
-def prepare(context: ModuleContext) -> None:
+def prepare(context: ProcessContext) -> None:
     """Place the model that the run starts from and publish it as version 0."""
     from dart_train.processes import prepare as command
 
@@ -122,7 +122,7 @@ def prepare(context: ModuleContext) -> None:
 
 @app.command()
 @on_run(url=True)
-def demonstrate(context: ModuleContext) -> None:
+def demonstrate(context: ProcessContext) -> None:
     """Record demonstrations by the scripted oracles."""
     from dart_train.processes import demonstrate as command
 
@@ -132,7 +132,7 @@ def demonstrate(context: ModuleContext) -> None:
 @app.command()
 @on_run()
 def warmup(
-    context: ModuleContext,
+    context: ProcessContext,
     continue_to: Annotated[Path | None, typer.Option(help="go on from the warm start and save here instead")] = None,
     seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
 ) -> None:
@@ -145,7 +145,7 @@ def warmup(
 @app.command()
 @on_run(url=True)
 def evaluate(
-    context: ModuleContext,
+    context: ProcessContext,
     label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL/scores.json")],
     version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
     model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
@@ -166,7 +166,7 @@ def evaluate(
 @app.command("phase")
 @on_run(url=True)
 def added_phase(
-    context: ModuleContext, phase: Annotated[str, typer.Option(help="its name in controls.phases")]
+    context: ProcessContext, phase: Annotated[str, typer.Option(help="its name in controls.phases")]
 ) -> None:
     """Run one phase that a package adds, such as constant-click."""
     from dart_train.config.added_phases import added_phases
@@ -181,7 +181,7 @@ def added_phase(
 @app.command()
 @on_run(url=True)
 def rollout(
-    context: ModuleContext,
+    context: ProcessContext,
     plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
     engine_gpus: EngineGPUs = None,
     gpu_memory: GPUMemory = None,
@@ -195,7 +195,7 @@ def rollout(
 
 @app.command()
 @on_run()
-def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
+def learn(context: ProcessContext, gpu_memory: GPUMemory = None) -> None:
     """Train on leased groups and publish versions; by torchrun, in as many processes as it starts."""
     from dart_train.processes import learn as command
 
@@ -204,7 +204,7 @@ def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
 
 @app.command()
 @on_run(url=True)
-def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
+def monitor(context: ProcessContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
     """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
     from dart_train.processes import monitor as command
     from dart_train.rollout.settings.rollout_config import EnginePlaces
@@ -214,7 +214,7 @@ def monitor(context: ModuleContext, engine_gpus: EngineGPUs = None, gpu_memory: 
 
 @app.command()
 @on_run(reads=True)
-def report(context: ModuleContext) -> None:
+def report(context: ProcessContext) -> None:
     """Write report.html and report.json of a run, also while it goes on."""
     from dart_train.processes import write_report as command
 

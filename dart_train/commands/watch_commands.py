@@ -16,7 +16,7 @@ RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, i
 
 @app.command()
 def status(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
-    """Say what goes on in a run: its phase, its modules and their nodes, and what waits for one."""
+    """Say what goes on in a run: its phase, its processes and their nodes, and what waits for one."""
     _say(name, runs_dir, ray, timeout, "status")
 
 
@@ -29,14 +29,14 @@ def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, t
 @app.command()
 def logs(
     name: RunName,
-    module: Annotated[str | None, typer.Argument(help="such as rollout or engine-0; without: which there are")] = None,
+    process: Annotated[str | None, typer.Argument(help="such as rollout or engine-0; without: which there are")] = None,
     lines: Annotated[int, typer.Option(help="how many of its last lines")] = 40,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     ray: Ray = None,
     timeout: Timeout = 15.0,
 ) -> None:
-    """Print the end of a module's log."""
-    _say(name, runs_dir, ray, timeout, "logs", module=module, lines=lines)
+    """Print the end of a process's log."""
+    _say(name, runs_dir, ray, timeout, "logs", process=process, lines=lines)
 
 
 def _say(name: str, runs_dir: Path, ray: str | None, timeout_s: float, what: str, **arguments: Any) -> None:

@@ -25,7 +25,7 @@ class AddedPhase(Section):
         """Run the phase.
 
         Args:
-            context: the run's `ModuleContext`, with the URL of a cluster of desktops.
+            context: the run's `ProcessContext`, with the URL of a cluster of desktops.
         """
         raise NotImplementedError
 

@@ -1,1 +1,1 @@
-"""What all modules of a run share: errors, metrics as lines of JSON, fingerprints of weights, availability."""
+"""What all processes of a run share: errors, metrics as lines of JSON, fingerprints of weights, availability."""

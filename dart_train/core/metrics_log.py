@@ -1,8 +1,8 @@
-"""Metrics of one module as JSON lines: one object per second or per step, `t` in Unix seconds first.
+"""Metrics of one process as JSON lines: one object per second or per step, `t` in Unix seconds first.
 
 Invariants:
     - A line is written whole and flushed at once: a reader (report, `tail -f`) sees it and a kill loses nothing.
-    - Appending continues an existing file: a restarted module goes on in the same history, on a line of its own
+    - Appending continues an existing file: a restarted process goes on in the same history, on a line of its own
       where the one before was cut off by a kill or a full disk.
     - Readers leave out what is no whole line.
 """
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Appends to `metrics/<module>.jsonl`."""
+    """Appends to `metrics/<process>.jsonl`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

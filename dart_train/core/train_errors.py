@@ -1,4 +1,4 @@
-"""Errors of the trainer's modules that a person must act on. Each message names the cause and the next step."""
+"""Errors of a run's processes that a person must act on. Each message names the cause and the next step."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -50,8 +50,8 @@ from dart_train.run.run_directory import (
     read_json,
     write_text,
 )
-from dart_train.run.run_status import launcher, write_modules
-from dart_train.run.supervisor import ModuleSpec, Supervisor, python_module
+from dart_train.run.run_status import launcher, write_processes
+from dart_train.run.supervisor import ProcessSpec, Supervisor, python_process
 from dart_train.terminal.panel import Panel
 
 TICK_S = 0.25
@@ -119,7 +119,7 @@ class Pipeline:
 
         Raises:
             Interrupted: if the run was stopped and can be resumed.
-            DartTrainError: if a module crashed.
+            DartTrainError: if a process crashed.
         """
         self.state.values["lives"] += 1
         self._write(self.state.save)
@@ -135,7 +135,7 @@ class Pipeline:
             self.panel.finish(phase.name)
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Write down how far the run is, waiting for a disk that is full as its modules do. What it writes is a whole.
+        """Write down how far the run is, waiting for a disk that is full as its processes do. What it writes is a whole.
 
         Raises:
             RunDirectoryError: the disk stays full for too long, or something else is wrong with it.
@@ -159,7 +159,7 @@ class Pipeline:
         return True
 
     def _train(self) -> None:
-        """The four modules of DART beside one another."""
+        """The four processes of DART at the same time."""
         self._start_cluster()
         cluster = ("--url", str(self._cluster_url))
         self._start("data", service=True)
@@ -182,7 +182,7 @@ class Pipeline:
         """
         written, began = self.run.metrics("rollout"), time.time()
         while not (written.exists() and written.stat().st_mtime >= began):
-            if self.supervisor.modules["rollout"].finished:
+            if self.supervisor.processes["rollout"].finished:
                 return
             self._tick()
 
@@ -196,24 +196,24 @@ class Pipeline:
         which = () if version is None else ("--version", str(version))
         if version is None and self.config.evaluation.final == "best" and self.run.best.is_dir():
             which = ("--model", str(self.run.best))
-        self._module("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
+        self._process("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
 
     def _greedy(self, label: str, version: int | None) -> None:
         self._evaluate(label, version, "--trained-only", "--temperature", "0")
 
     def _start_supervised_control(self) -> None:
         """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""
-        if SUPERVISED in self.supervisor.modules or (self.run.supervised / "config.json").exists():
+        if SUPERVISED in self.supervisor.processes or (self.run.supervised / "config.json").exists():
             return
         seconds = f"{self.state.seconds('rl'):.0f}"
         self._start("warmup", "--continue-to", str(self.run.supervised), "--seconds", seconds, name=SUPERVISED)
 
     def _supervised_control(self) -> None:
         self._start_supervised_control()
-        if SUPERVISED in self.supervisor.modules:
+        if SUPERVISED in self.supervisor.processes:
             self._until_finished(SUPERVISED, SUPERVISED)
         arguments = ("--label", SUPERVISED, "--model", str(self.run.supervised), "--trained-only")
-        self._module("evaluate", *arguments, desktops=True, phase=SUPERVISED)
+        self._process("evaluate", *arguments, desktops=True, phase=SUPERVISED)
 
     def _added(self, name: str) -> None:
         """Run a phase that a package adds."""
@@ -223,7 +223,7 @@ class Pipeline:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def _module(
+    def _process(
         self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None, threads: int = 1
     ) -> None:
         if desktops:
@@ -236,7 +236,7 @@ class Pipeline:
         self, command: str, *arguments: str, threads: int = 1, service: bool = False, name: str | None = None
     ) -> None:
         common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
-        spec = python_module(name or command, "dart_train", *common, threads=threads, service=service)
+        spec = python_process(name or command, "dart_train", *common, threads=threads, service=service)
         self.supervisor.start(placed(spec, command, self.placement))
 
     def _start_cluster(self) -> None:
@@ -259,22 +259,22 @@ class Pipeline:
         self.supervisor.start(placed(cluster_server(self._cluster_url, self.run.config), "cluster", self.placement))
 
     def _until_finished(self, phase: str, *names: str) -> None:
-        """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
+        """Watch until the named processes have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
         touched = time.monotonic()
-        while not all(self.supervisor.modules[name].finished for name in names):
+        while not all(self.supervisor.processes[name].finished for name in names):
             self._tick()
             if time.monotonic() - touched > 2.0:
                 known = self.state.values["phases"]
                 self._written(functools.partial(self.state.touch, phase if phase in known else next(reversed(known))))
                 waiting = self.nodes.waiting if self.nodes is not None else []
                 supervisors = [self.supervisor, *(self.nodes.supervisors if self.nodes is not None else ())]
-                self._written(functools.partial(write_modules, self.run, supervisors, waiting))
+                self._written(functools.partial(write_processes, self.run, supervisors, waiting))
                 touched = time.monotonic()
         for name in names:
-            del self.supervisor.modules[name]
+            del self.supervisor.processes[name]
 
     def _tick(self) -> None:
-        """Wait for a moment, then look at modules and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
+        """Wait for a moment, then look at processes and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
         if self._stop.wait(TICK_S):
             raise Interrupted("stopped; the same command goes on where it was")
         self.supervisor.check()
@@ -301,17 +301,17 @@ class Phase:
 
 
 PHASES = (
-    Phase("prepare", "model", lambda line: line._module("prepare")),
+    Phase("prepare", "model", lambda line: line._process("prepare")),
     Phase(
         "demonstrate",
         "demonstrations",
-        lambda line: line._module("demonstrate", desktops=True),
+        lambda line: line._process("demonstrate", desktops=True),
         wanted=lambda config: bool(config.demonstrations.per_task),
     ),
     Phase(
         "warmup",
         "warm-up",
-        lambda line: line._module("warmup", threads=line.config.warmup.threads),
+        lambda line: line._process("warmup", threads=line.config.warmup.threads),
         wanted=lambda config: config.warmup.limited,
     ),
     Phase(
@@ -344,7 +344,7 @@ LAST_PHASES = (
         lambda line: line._supervised_control(),
         wanted=lambda config: config.controls.supervised,
     ),
-    Phase("report", "report", lambda line: line._module("report")),
+    Phase("report", "report", lambda line: line._process("report")),
 )
 """Phases after those that a configuration adds."""
 
@@ -358,11 +358,11 @@ def phases_of(config: RunConfig) -> list[Phase]:
     return [phase for phase in (*PHASES, *added, *LAST_PHASES) if phase.wanted(config)]
 
 
-def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
-    """A module with the GPUs and cores that it gets; no other GPU is seen by it. Pure.
+def placed(spec: ProcessSpec, command: str, placement: Placement) -> ProcessSpec:
+    """A process with the GPUs and cores that it gets; no other GPU is seen by it. Pure.
 
     Args:
-        spec: the module as one process that may use everything.
+        spec: the process as if it may use everything.
         command: what it is: "learn", "rollout", "cluster", ...
         placement: of this machine.
     """
@@ -397,20 +397,20 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
 
 
 def _in_ranks(argv: tuple[str, ...], each: int, nodes: int = 1) -> tuple[str, ...]:
-    """Return a module's command as `each` ranks on each of `nodes` nodes."""
+    """Return a process's command as `each` ranks on each of `nodes` nodes."""
     meet = ("--standalone",) if nodes == 1 else cluster_nodes.meeting(nodes)
     return (argv[0], "-m", "dart_train.launch.rank_launcher", *meet, f"--nproc-per-node={each}", *argv[1:])
 
 
-def cluster_server(url: str, config: Path) -> ModuleSpec:
-    """The environment cluster of a run as a module, as the section `cluster` of its configuration file describes it."""
+def cluster_server(url: str, config: Path) -> ProcessSpec:
+    """The environment cluster of a run as a process, as the section `cluster` of its configuration file describes it."""
     arguments = ("serve", "--config", str(config), "--listen", url)
-    spec = python_module("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
+    spec = python_process("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
     return dataclasses.replace(spec, look=functools.partial(look_at, Path(parse_address(url).path)))
 
 
 def reach_cluster(url: str, token: str | None = None) -> None:
-    """See whether a configured cluster answers, before modules try for minutes. Raises `ClusterError`."""
+    """See whether a configured cluster answers, before processes try for minutes. Raises `ClusterError`."""
     asyncio.run(ClusterClient(url, token=token).status())
 
 
@@ -492,7 +492,7 @@ def execute(
     place_here(config, occupied=False)
     run = open_run(config, runs_dir)
     with RunLock(run) as lock:
-        placement = place_here(config)  # modules of a life before, which the lock has waited for, had the same GPUs
+        placement = place_here(config)  # processes of a life before, which the lock has waited for, had the same GPUs
         Console().print(placement.sentence, highlight=False, soft_wrap=True)
         with Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel, lock, placement) as pipeline:
             pipeline.execute(only)

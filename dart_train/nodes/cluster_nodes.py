@@ -1,10 +1,10 @@
-"""What a launcher does on a Ray cluster: modules go to nodes, a server of desktops to every node that offers some.
+"""What a launcher does on a Ray cluster: processes go to nodes, a server of desktops to every node that offers some.
 
-Modules that read and write the run's directory stay on the launcher's node; the trainer's ranks have a placement group
-of their own, reserved before anything else takes their place; engines are started by the modules that use them.
+Processes that read and write the run's directory stay on the launcher's node; the trainer's ranks have a placement group
+of their own, reserved before anything else takes their place; engines are started by the processes that use them.
 
 Ray Train would bring a second supervisor, its own files and a directory that all nodes share. Here ranks are what they
-are on one machine, torchrun in one process tree, so that a lost rank is a lost module: it begins again from its state.
+are on one machine, torchrun in one process tree, so that a lost rank is a lost process: it begins again from its state.
 
 Invariants:
     - A node that joins gets a server, one that is lost or cannot be used leaves the list; clients read it again.
@@ -31,13 +31,13 @@ from dart_train.nodes.run_on_nodes import described
 from dart_train.placement.placement import Demand, Placement, PlacementError, demand
 from dart_train.run.run_directory import RunDirectory
 from dart_train.run.run_store import open_data
-from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, python_module
+from dart_train.run.supervisor import ProcessCrashed, ProcessSpec, Supervisor, python_process
 
 LOOK_S = 1.0
 FACTS_S = 60.0
 ANSWER_S = 15.0
 AWAY = ("learn", "warmup")
-"""Modules that need none of the launcher's files."""
+"""Processes that need none of the launcher's files."""
 FIRST = "--node-rank=0"
 
 START_A_DATABASE = """\
@@ -168,20 +168,20 @@ class ClusterNodes:
         gpus = wanted.trainer_memory if wanted.shared else wanted.trainer_gpus / nodes
         return {"CPU": wanted.ranks // nodes, **({"GPU": gpus} if gpus else {})}
 
-    def start(self, spec: ModuleSpec, log: Path) -> Process:
-        """Start a module: see `Supervisor`."""
+    def start(self, spec: ProcessSpec, log: Path) -> Process:
+        """Start a process: see `Supervisor`."""
         first = self._start(spec, log)
         if FIRST not in spec.argv:
             return first
         return RemoteRanks(first, lambda address: self._start_others(spec, log, address), self._wanted.trainer_nodes)
 
-    def _start(self, spec: ModuleSpec, log: Path, node: int = 0) -> RemoteProgram:
+    def _start(self, spec: ProcessSpec, log: Path, node: int = 0) -> RemoteProgram:
         name = f"{spec.name}-{node}" if node else spec.name
         program = ray_cluster.start(self._spec, name, spec.argv, spec.env, self._asks(spec, node), log)
         self._programs = [one for one in self._programs if one.returncode is None] + [program]
         return program
 
-    def _start_others(self, spec: ModuleSpec, log: Path, address: dict[str, str]) -> list[RemoteProgram]:
+    def _start_others(self, spec: ProcessSpec, log: Path, address: dict[str, str]) -> list[RemoteProgram]:
         """Start the ranks of the nodes beside the first, which has told where it listens."""
         known = [word.replace(HOST, address[HOST]).replace(PORT, address[PORT]) for word in spec.argv]
         place = known.index(FIRST)
@@ -189,7 +189,7 @@ class ClusterNodes:
         argvs = [(*known[:place], f"--node-rank={node}", *known[place + 1 :]) for node in nodes]
         return [self._start(replace(spec, argv=argv), log, node) for node, argv in zip(nodes, argvs, strict=True)]
 
-    def _asks(self, spec: ModuleSpec, node: int = 0) -> dict[str, Any]:
+    def _asks(self, spec: ProcessSpec, node: int = 0) -> dict[str, Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         if spec.asks:
@@ -220,8 +220,8 @@ class ClusterNodes:
         """Addresses of the servers that have been started."""
         found = []
         for supervisor in self._servers.values():
-            for module in supervisor.modules.values():
-                values = module.process.started if isinstance(module.process, RemoteProgram) else None
+            for watched in supervisor.processes.values():
+                values = watched.process.started if isinstance(watched.process, RemoteProgram) else None
                 if values:
                     found.append(f"wss://{values[HOST]}:{values[PORT]}")
         return found
@@ -241,7 +241,7 @@ class ClusterNodes:
         for node, supervisor in self._servers.items():
             try:
                 supervisor.check()
-            except ModuleCrashed as error:
+            except ProcessCrashed as error:
                 supervisor.stop_all(0.0)
                 self._facts[node] = f"node {alive[node]['NodeManagerAddress']} holds no desktops: {error}"
         if self._offering:
@@ -268,7 +268,7 @@ class ClusterNodes:
                 *("--tls-cert", CERTIFICATE, "--tls-key", KEY, "--token-env", RUN_TOKEN_ENV),
                 *("--desktops", str(node_facts.desktops_of(offered, facts))),
             ]
-            spec = python_module(f"desktops-{name}", "dart_gym.commands.gym_cli", *arguments, service=True)
+            spec = python_process(f"desktops-{name}", "dart_gym.commands.gym_cli", *arguments, service=True)
             supervisor = self._servers[identity] = Supervisor(self._run.logs, elsewhere=self.start)
             supervisor.start(replace(spec, asks=ray_cluster.on_node(identity)))
         return ""

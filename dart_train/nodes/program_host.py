@@ -26,7 +26,7 @@ from dart_train.run.supervisor import start_child
 
 NODE_DIR_ENV = "DART_NODE_DIR"
 CLUSTER_ENV = "DART_RAY_ADDRESS"
-"""Tells a module of a run on Ray where the cluster is."""
+"""Tells a process of a run on Ray where the cluster is."""
 
 KEEPER_SCRIPT = """
 setpriv --pdeathsig TERM "$@" & trap "kill $!" TERM

@@ -76,7 +76,7 @@ class RemoteProgram(Polled):
 
     @property
     def node(self) -> str:
-        """Address of the node that a module runs on; "" before it was started."""
+        """Address of the node that a process runs on; "" before it was started."""
         return str((self.started or {}).get(HOST, ""))
 
     @property

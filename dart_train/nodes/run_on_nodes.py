@@ -1,4 +1,4 @@
-"""What a run tells the nodes of a cluster, and how its modules come to start engines there."""
+"""What a run tells the nodes of a cluster, and how its processes come to start engines there."""
 
 import os
 
@@ -9,7 +9,7 @@ from dart_train.nodes.run_keys import RunKeys
 from dart_train.run.run_directory import RunDirectory
 
 SHARED_ENV = "DART_GPUS_SHARED"
-"""Tells a module of a run on Ray whether its engines have the trainer's GPUs: the launcher decided it."""
+"""Tells a process of a run on Ray whether its engines have the trainer's GPUs: the launcher decided it."""
 
 
 def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: bool) -> RunOnNodes:
@@ -36,7 +36,7 @@ def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: boo
 
 
 def engines_on_nodes(config: RunConfig, run: RunDirectory) -> EnginesOnNodes | None:
-    """Where a module of a run starts its engines: on nodes of the cluster that it was started on; None elsewhere."""
+    """Where a process of a run starts its engines: on nodes of the cluster that it was started on; None elsewhere."""
     address = os.environ.get(CLUSTER_ENV)
     if address is None:
         return None

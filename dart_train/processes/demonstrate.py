@@ -9,7 +9,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import PlayableSession
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.core.train_errors import DartTrainError
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.rollout.play.oracle_demonstrations import (
     SOURCE,
     DemonstratingPolicy,
@@ -25,7 +25,7 @@ LEAST_SHARE = 0.9
 """An oracle that fails more often than this leaves room for is broken, and says so."""
 
 
-def main(context: ModuleContext) -> None:
+def main(context: ProcessContext) -> None:
     """Record `demonstrations.per_task` successful episodes of every task."""
     config = context.config
     settings = config.demonstrations

@@ -21,7 +21,7 @@ from dart_gym.utils.owned_directories import owned_directory
 from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.nodes.run_on_nodes import engines_on_nodes
-from dart_train.processes.module_context import ModuleContext, check_model, published
+from dart_train.processes.process_context import ProcessContext, check_model, published
 from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
@@ -37,7 +37,7 @@ class EpisodeLost(DartTrainError):
 
 
 def main(
-    context: ModuleContext,
+    context: ProcessContext,
     *,
     label: str,
     version: int | None = None,
@@ -126,7 +126,7 @@ def say_lost(outcomes: Sequence[Trajectory]) -> str:
     return said
 
 
-def _weights(context: ModuleContext, version: int | None, model: Path | None) -> Weights:
+def _weights(context: ProcessContext, version: int | None, model: Path | None) -> Weights:
     if model is not None:
         check_model(model)
         return Weights(str(model), 0)
@@ -138,7 +138,7 @@ def _weights(context: ModuleContext, version: int | None, model: Path | None) ->
 
 
 async def _play(
-    context: ModuleContext,
+    context: ProcessContext,
     weights: Weights,
     sampling: SamplingConfig,
     keys: Sequence[EpisodeKey],

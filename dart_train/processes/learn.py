@@ -16,7 +16,7 @@ from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.rank_environment import follow_launcher, local_rank
 from dart_train.data.manager.leasing import Leasing
-from dart_train.processes.module_context import ModuleContext, published, stop_on_signals
+from dart_train.processes.process_context import ProcessContext, published, stop_on_signals
 from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
@@ -72,7 +72,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
 class EndOfData:
     """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left, or nothing improves."""
 
-    def __init__(self, context: ModuleContext, data: Leasing, groups: int) -> None:
+    def __init__(self, context: ProcessContext, data: Leasing, groups: int) -> None:
         self._context = context
         self._data = data
         self._groups = groups
@@ -91,7 +91,7 @@ class EndOfData:
         return self._ended
 
 
-def main(context: ModuleContext, *, gpu_memory: float | None = None) -> None:
+def main(context: ProcessContext, *, gpu_memory: float | None = None) -> None:
     """Train until the data ends; goes on from the newest state in `trainer/`. `gpu_memory`: share of the GPU to take.
 
     Raises:
@@ -111,7 +111,7 @@ def main(context: ModuleContext, *, gpu_memory: float | None = None) -> None:
         raise SystemExit(STOPPED_STATUS)
 
 
-def _learn(context: ModuleContext) -> None:
+def _learn(context: ProcessContext) -> None:
     from dart_train.trainer import DartGRPOTrainer
 
     arguments = trainer_arguments(context.config, context.run)
@@ -143,7 +143,7 @@ def _learn(context: ModuleContext) -> None:
         trainer.accelerator.end_training()  # a rank that ends without it may abort, and the other nodes wait for it
 
 
-def _learn_with(context: ModuleContext) -> None:
+def _learn_with(context: ProcessContext) -> None:
     """Train with another trainer.
 
     Raises:

@@ -34,7 +34,7 @@ from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes.evaluate_version import policy_seeds, say_lost, task_steps
 from dart_train.processes.learn import STOP_TRAINING
-from dart_train.processes.module_context import ModuleContext, published
+from dart_train.processes.process_context import ProcessContext, published
 from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
@@ -48,14 +48,14 @@ HELD = ".held"
 """The directory in a run's own of what is being evaluated."""
 
 
-def main(context: ModuleContext, *, places: EnginePlaces = EnginePlaces()) -> None:
+def main(context: ProcessContext, *, places: EnginePlaces = EnginePlaces()) -> None:
     """Evaluate whenever enough rollouts were recorded, until told to stop. `places`: where its engine computes."""
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_until_told(context, places))
     raise SystemExit(STOPPED_STATUS)
 
 
-async def _until_told(context: ModuleContext, places: EnginePlaces) -> None:
+async def _until_told(context: ProcessContext, places: EnginePlaces) -> None:
     task = asyncio.current_task()
     assert task is not None  # for the type checker: a coroutine that runs is in one
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +75,7 @@ async def _until_told(context: ModuleContext, places: EnginePlaces) -> None:
             await _evaluate_as_it_goes(context, data, pool)
 
 
-async def _evaluate_as_it_goes(context: ModuleContext, data: DataManager, pool: EnginePool) -> None:
+async def _evaluate_as_it_goes(context: ProcessContext, data: DataManager, pool: EnginePool) -> None:
     settings, path = context.config.evaluation.monitor, context.run.metrics("held_out")
     rows = [row for row in read_metrics(path) if "success" in row]
     log = MetricsLog(path)
@@ -126,7 +126,7 @@ async def _serve(pool: EnginePool, weights: Weights) -> bool:
     return True
 
 
-async def _play(context: ModuleContext, pool: EnginePool, model_dir: Path) -> Sequence[Trajectory]:
+async def _play(context: ProcessContext, pool: EnginePool, model_dir: Path) -> Sequence[Trajectory]:
     config = context.config
     rollout, settings = config.rollout, config.evaluation.monitor
     sampling = rollout.sampling.model_copy(update={"temperature": config.evaluation.temperature})

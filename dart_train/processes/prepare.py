@@ -12,13 +12,13 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.durable_files import make_directories, publish_directory
 from dart_train.core.digests import write_digests
 from dart_train.processes.demo_models import DEMO_MODELS, demo_model
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.run.run_directory import RunDirectoryError
 
 OWN_TRAINER = "dart_grpo"
 
 
-def main(context: ModuleContext) -> None:
+def main(context: ProcessContext) -> None:
     """Publish version 0, once.
 
     Raises:

@@ -21,7 +21,7 @@ from dart_train.core.garbage_collection import collect_rarely
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.processes.learn import ROLLOUTS_ENDED
-from dart_train.processes.module_context import ModuleContext, published
+from dart_train.processes.process_context import ProcessContext, published
 from dart_train.processes.run_policy import make_policy
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
@@ -37,7 +37,7 @@ SHOW_INTERVAL_S = 0.5
 SHOW_CURSOR = b"\x1b[?25h"
 
 
-def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
+def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
     """Play rollouts until the budget is spent, and record that in the database.
 
     Raises:

@@ -13,8 +13,8 @@ from dart_train.config.run_config import RunConfig
 from dart_train.core.rank_environment import follow_launcher, rank, rank_count
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.processes.module_context import ModuleContext
-from dart_train.processes.module_context import Progress as PanelProgress
+from dart_train.processes.process_context import ProcessContext
+from dart_train.processes.process_context import Progress as PanelProgress
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.supervised import Progress, SupervisedConfig, TrainedAs, train_supervised
@@ -24,7 +24,7 @@ MAX_PASSES = 20
 UNLIMITED = 1 << 30
 
 
-def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
+def main(context: ProcessContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
     """Train on the demonstrations and publish the result; or continue from it for some seconds and only save."""
     follow_launcher()
     config, version = context.config, 1

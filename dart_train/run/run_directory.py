@@ -1,7 +1,7 @@
 """The directory of one run: its paths, its lock, and how far it has come.
 
 Invariants:
-    - One launcher at a time holds the lock; the kernel frees it when that process and the modules that it started
+    - One launcher at a time holds the lock; the kernel frees it when that process and the processes that it started
       have ended, however they end.
     - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
       everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
@@ -36,7 +36,7 @@ from dart_train.core.train_errors import DartTrainError, DiskFullError
 
 _log = logging.getLogger(__name__)
 MODULES_END_S = 15.0
-"""Modules of a launcher that was killed get so long to end."""
+"""Processes of a launcher that was killed get so long to end."""
 
 MAX_SOCKET_PATH = 100
 """Bytes that a Unix socket's path may have (the kernel takes 107)."""
@@ -61,7 +61,7 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, which the modules read."""
+        """The resolved configuration, which the processes read."""
         return self.root / "config.yaml"
 
     @property
@@ -110,12 +110,12 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Return what the modules print."""
+        """Return what the processes print."""
         return self.root / "logs"
 
-    def metrics(self, module: str) -> Path:
-        """JSON lines of one module."""
-        return self.root / "metrics" / f"{module}.jsonl"
+    def metrics(self, process: str) -> Path:
+        """JSON lines of one process."""
+        return self.root / "metrics" / f"{process}.jsonl"
 
     def scores(self, label: str) -> Path:
         """Result of one evaluation, in the directory with its episodes."""
@@ -306,8 +306,8 @@ def _is_state(values: dict[str, Any]) -> bool:
 class RunLock:
     """Exclusive use of a run directory.
 
-    A launcher hands the lock's file to the modules that it starts, so that the lock of one that was killed is free
-    once its modules have ended, too: they save and tidy up, which nobody else may do at the same time. Modules that
+    A launcher hands the lock's file to the processes that it starts, so that the lock of one that was killed is free
+    once its processes have ended, too: they save and tidy up, which nobody else may do at the same time. Processes that
     do not end within `MODULES_END_S` are killed.
     """
 
@@ -347,7 +347,7 @@ class RunLock:
                     self._refuse_if_alive(file)
                     left = _holders(file.fileno())
             if kill_at is None:
-                _log.warning("the launcher before was killed: waiting for its modules to end (%s)", left)
+                _log.warning("the launcher before was killed: waiting for its processes to end (%s)", left)
                 kill_at = time.monotonic() + MODULES_END_S
             if time.monotonic() > kill_at:
                 for pid in left:

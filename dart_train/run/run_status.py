@@ -14,17 +14,17 @@ from dart_train.core.training_alarms import Alarm, raised_in
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState, write_json
 from dart_train.run.supervisor import Supervisor, log_tail
 
-FILE = "modules.json"
+FILE = "processes.json"
 
 
-def write_modules(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
+def write_processes(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
     """Write down what a launcher keeps going, and where. A process elsewhere says on which `node` it is."""
-    modules = {
-        name: {"node": getattr(module.process, "node", ""), "runs": module.running, "restarts": module.restarts}
+    processes = {
+        name: {"node": getattr(watched.process, "node", ""), "runs": watched.running, "restarts": watched.restarts}
         for supervisor in supervisors
-        for name, module in supervisor.modules.items()
+        for name, watched in supervisor.processes.items()
     }
-    write_json(run.root / FILE, {"time": time.time(), "modules": modules, "waiting": waiting})
+    write_json(run.root / FILE, {"time": time.time(), "processes": processes, "waiting": waiting})
 
 
 def launcher(run: RunDirectory) -> int | None:
@@ -52,10 +52,10 @@ def status(run: RunDirectory) -> str:
     facts: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads((run.root / FILE).read_text())
-    for name, module in facts.get("modules", {}).items() if pid else ():
-        where = f" on {module['node']}" if module["node"] else ""
-        again = f", started again {module['restarts']} times" if module["restarts"] else ""
-        lines.append(f"  {name}{where}: {'runs' if module['runs'] else 'does not run'}{again}")
+    for name, process in facts.get("processes", {}).items() if pid else ():
+        where = f" on {process['node']}" if process["node"] else ""
+        again = f", started again {process['restarts']} times" if process["restarts"] else ""
+        lines.append(f"  {name}{where}: {'runs' if process['runs'] else 'does not run'}{again}")
     lines += [f"  {line}" for line in facts.get("waiting", ()) if pid]
     lines += [f"  alarm {alarm.name}: {alarm.meaning}; {alarm.advice}" for alarm in _alarms(run)]
     if not pid:
@@ -81,15 +81,15 @@ def stop(run: RunDirectory) -> str:
     return f"{run.root.name} ends; the same command goes on where it was"
 
 
-def logs(run: RunDirectory, module: str | None = None, lines: int = 40) -> str:
-    """The end of a module's log; the names of all logs where none is named. Raises `RunDirectoryError`."""
+def logs(run: RunDirectory, process: str | None = None, lines: int = 40) -> str:
+    """The end of a process's log; the names of all logs where none is named. Raises `RunDirectoryError`."""
     _check(run)
     names = sorted(path.stem for path in run.logs.glob("*.log"))
-    if module is None:
+    if process is None:
         return "\n".join(names)
-    if module not in names:
-        raise RunDirectoryError(f"{run.root.name} has no log of {module!r}; there are: {', '.join(names)}")
-    return "\n".join(log_tail(run.logs / f"{module}.log").splitlines()[-lines:])
+    if process not in names:
+        raise RunDirectoryError(f"{run.root.name} has no log of {process!r}; there are: {', '.join(names)}")
+    return "\n".join(log_tail(run.logs / f"{process}.log").splitlines()[-lines:])
 
 
 def _check(run: RunDirectory) -> None:

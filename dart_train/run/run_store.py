@@ -1,4 +1,4 @@
-"""The data manager of a run: opened as the run's configuration says, for a module or the launcher."""
+"""The data manager of a run: opened as the run's configuration says, for a process or the launcher."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 Invariants:
     - Every child is tied to this process by the kernel: `kill -9` of the supervisor ends them too.
     - A child that ends with 0 has finished its work, unless it is a service, which never has. Any other end is a
-      crash and is restarted, until there were `max_crashes` of them within `crash_window_s`: then `ModuleCrashed`
+      crash and is restarted, until there were `max_crashes` of them within `crash_window_s`: then `ProcessCrashed`
       with what the child said last. An error that a restart cannot mend (`HOPELESS_STATUS`) is final at once.
-    - A child that lives but does not answer (`ModuleSpec.look`) is killed, and then like any that has crashed.
+    - A child that lives but does not answer (`ProcessSpec.look`) is killed, and then like any that has crashed.
     - `stop_all` sends SIGTERM, waits, then SIGKILLs; after it no child is left.
 """
 
@@ -42,13 +42,13 @@ _ERROR_MARKS = ("error: ", "dart-gym: ", "dart-agent: ")
 """How our programs begin the message that they end with."""
 
 
-class ModuleCrashed(DartTrainError):
-    """A module died again and again, or for good; the message holds what it said last."""
+class ProcessCrashed(DartTrainError):
+    """A process died again and again, or for good; the message holds what it said last."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleSpec:
-    """One module as a process.
+class ProcessSpec:
+    """How a process of a run is started and watched.
 
     Attributes:
         max_crashes: give up at this many crashes within `crash_window_s`.
@@ -91,10 +91,10 @@ class Probe:
 
 
 @dataclass(slots=True)
-class Module:
-    """A module and its process of the moment."""
+class Watched:
+    """A process of a run, through all of its restarts."""
 
-    spec: ModuleSpec
+    spec: ProcessSpec
     log: Path
     process: Process | None = None
     restarts: int = 0
@@ -111,8 +111,8 @@ class Module:
         return self.process is not None and self.process.poll() is None
 
 
-def next_start(crashes: deque[float], now: float, spec: ModuleSpec, window_s: float | None = None) -> float | None:
-    """When a crashed module may start again (monotonic seconds); None when it has crashed too often. Pure."""
+def next_start(crashes: deque[float], now: float, spec: ProcessSpec, window_s: float | None = None) -> float | None:
+    """When a crashed process may start again (monotonic seconds); None when it has crashed too often. Pure."""
     recent = [t for t in crashes if now - t <= (spec.crash_window_s if window_s is None else window_s)]
     if len(recent) >= spec.max_crashes:
         return None
@@ -169,132 +169,132 @@ def start_child(
 
 
 class Supervisor:
-    """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second.
+    """Run processes as children of this one. Use from one (the main) thread; call `check` a few times a second.
 
-    Every module keeps the file descriptors `handed_on` open while it lives, such as a lock's.
+    Every process keeps the file descriptors `handed_on` open while it lives, such as a lock's.
 
     Args:
-        elsewhere: starts a module whose output goes into a log on a node of a cluster; None starts them here.
-        unavailable_timeout_s: seconds for which the disk may be full; a module that ends meanwhile starts again then.
+        elsewhere: starts a process whose output goes into a log on a node of a cluster; None starts them here.
+        unavailable_timeout_s: seconds for which the disk may be full; a process that ends meanwhile starts again then.
     """
 
     def __init__(
         self,
         log_dir: Path,
         handed_on: Sequence[int] = (),
-        elsewhere: Callable[[ModuleSpec, Path], Process] | None = None,
+        elsewhere: Callable[[ProcessSpec, Path], Process] | None = None,
         unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
     ) -> None:
         self.disk = Availability("the disk", unavailable_timeout_s, words=("is full", "has space again"))
         self.log_dir = log_dir
         self._handed_on = tuple(handed_on)
         self._elsewhere = elsewhere
-        self.modules: dict[str, Module] = {}
+        self.processes: dict[str, Watched] = {}
         log_dir.mkdir(parents=True, exist_ok=True)
 
-    def start(self, spec: ModuleSpec) -> Module:
-        """Start a module and watch it from now on."""
-        module = Module(spec, self.log_dir / f"{spec.name}.log")
-        self.modules[spec.name] = module
-        self._spawn(module)
-        return module
+    def start(self, spec: ProcessSpec) -> Watched:
+        """Start a process and watch it from now on."""
+        watched = Watched(spec, self.log_dir / f"{spec.name}.log")
+        self.processes[spec.name] = watched
+        self._spawn(watched)
+        return watched
 
-    def _spawn(self, module: Module) -> None:
-        spec = module.spec
-        with module.log.open("ab", buffering=0) as log:
+    def _spawn(self, watched: Watched) -> None:
+        spec = watched.spec
+        with watched.log.open("ab", buffering=0) as log:
             with contextlib.suppress(OSError):  # its disk may be full, which is waited for elsewhere
                 log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
-            module.log_start = log.tell()
+            watched.log_start = log.tell()
             if self._elsewhere is not None:
-                module.process = self._elsewhere(spec, module.log)
+                watched.process = self._elsewhere(spec, watched.log)
             else:
                 environment = child_environment() | {SUPERVISED: "1", **spec.env}
-                module.process = start_child(spec.argv, environment, log, handed_on=self._handed_on)
+                watched.process = start_child(spec.argv, environment, log, handed_on=self._handed_on)
         if spec.look is not None:
-            module.probe = Probe(spec.look, spec.look_period_s)
+            watched.probe = Probe(spec.look, spec.look_period_s)
 
     def check(self) -> None:
         """Reap the processes that have ended and restart those that have crashed.
 
         Raises:
-            ModuleCrashed: if a module crashed too often, or would crash again.
+            ProcessCrashed: if a process crashed too often, or would crash again.
         """
         now = time.monotonic()
         if self.disk.away and not disk_is_full(self.log_dir):
             self.disk.restored()
-        for module in self.modules.values():
-            if module.running and module.probe is not None and module.probe.given_up.is_set():
-                self._end_silent(module)
-            if module.finished or module.running:
+        for watched in self.processes.values():
+            if watched.running and watched.probe is not None and watched.probe.given_up.is_set():
+                self._end_silent(watched)
+            if watched.finished or watched.running:
                 continue
-            if module.process is not None:
-                self._reap(module, now)
-            elif now >= module.not_before:
-                module.restarts += 1
-                self._spawn(module)
+            if watched.process is not None:
+                self._reap(watched, now)
+            elif now >= watched.not_before:
+                watched.restarts += 1
+                self._spawn(watched)
 
-    def _end_silent(self, module: Module) -> None:
-        assert module.process is not None  # it runs
-        with contextlib.suppress(OSError), module.log.open("ab", buffering=0) as log:
+    def _end_silent(self, watched: Watched) -> None:
+        assert watched.process is not None  # it runs
+        with contextlib.suppress(OSError), watched.log.open("ab", buffering=0) as log:
             log.write(f"--- {time.strftime('%F %T')} it does not answer any more, and is killed\n".encode())
-        module.process.kill_all()
-        module.process.wait()
+        watched.process.kill_all()
+        watched.process.wait()
 
-    def _reap(self, module: Module, now: float) -> None:
-        code = (module.process.returncode if module.process else 0) or 0
-        module.process = None
-        if module.probe is not None:
-            module.probe.stop()
-        if code == 0 and not module.spec.service:
-            module.finished = True
+    def _reap(self, watched: Watched, now: float) -> None:
+        code = (watched.process.returncode if watched.process else 0) or 0
+        watched.process = None
+        if watched.probe is not None:
+            watched.probe.stop()
+        if code == 0 and not watched.spec.service:
+            watched.finished = True
             return
-        if disk_is_full(self.log_dir):  # what the module had to say is lost then; it is no crash of its own
-            module.not_before = now + max(self.disk.failed("no space is left", module.spec.name), FIRST_BACKOFF_S)
+        if disk_is_full(self.log_dir):  # what the process had to say is lost then; it is no crash of its own
+            watched.not_before = now + max(self.disk.failed("no space is left", watched.spec.name), FIRST_BACKOFF_S)
             if not self.disk.timed_out:
                 return
-            raise ModuleCrashed(
-                f"module {module.spec.name!r} ended with {describe_exit(code)}: no space is left on the device of "
+            raise ProcessCrashed(
+                f"process {watched.spec.name!r} ended with {describe_exit(code)}: no space is left on the device of "
                 f"{self.log_dir}; free some and run the same command again, it goes on where it was"
             )
-        log = log_tail(module.log, module.log_start)
+        log = log_tail(watched.log, watched.log_start)
         message = last_error(log)
-        module.crashes.append(now)
+        watched.crashes.append(now)
         if message:
-            module.errors.append(now)
-        start = next_start(module.crashes, now, module.spec)
-        if code == HOPELESS_STATUS or next_start(module.errors, now, module.spec, ERROR_WINDOW_S) is None:
+            watched.errors.append(now)
+        start = next_start(watched.crashes, now, watched.spec)
+        if code == HOPELESS_STATUS or next_start(watched.errors, now, watched.spec, ERROR_WINDOW_S) is None:
             start = None
         if start is None:
-            raise ModuleCrashed(_last_words(module, code, message, log))
-        module.not_before = start
+            raise ProcessCrashed(_last_words(watched, code, message, log))
+        watched.not_before = start
 
     def wait(self, name: str, poll_s: float = 0.1) -> None:
-        """Wait until a module has finished, restarting whatever crashes meanwhile."""
-        while not self.modules[name].finished:
+        """Wait until a process has finished, restarting whatever crashes meanwhile."""
+        while not self.processes[name].finished:
             self.check()
-            module = self.modules[name]
-            if module.process is not None:
+            watched = self.processes[name]
+            if watched.process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    module.process.wait(poll_s)
+                    watched.process.wait(poll_s)
 
     def stop(self, name: str, grace_s: float = STOP_GRACE_S) -> None:
-        """End one module: SIGTERM, then SIGKILL to its process group. Forget it."""
-        module = self.modules.pop(name, None)
-        if module is not None:
-            _end([module], grace_s)
+        """End one process: SIGTERM, then SIGKILL to its process group. Forget it."""
+        watched = self.processes.pop(name, None)
+        if watched is not None:
+            _end([watched], grace_s)
 
     def stop_all(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End all modules, the latest started first to be told."""
-        modules = list(self.modules.values())[::-1]
-        self.modules.clear()
-        _end(modules, grace_s)
+        """End all processes, the latest started first to be told."""
+        found = list(self.processes.values())[::-1]
+        self.processes.clear()
+        _end(found, grace_s)
 
 
-def _end(modules: list[Module], grace_s: float) -> None:
-    for module in modules:
-        if module.probe is not None:
-            module.probe.stop()
-    living = [module.process for module in modules if module.process is not None and module.running]
+def _end(found: list[Watched], grace_s: float) -> None:
+    for watched in found:
+        if watched.probe is not None:
+            watched.probe.stop()
+    living = [watched.process for watched in found if watched.process is not None and watched.running]
     for process in living:
         process.terminate()
     deadline = time.monotonic() + grace_s
@@ -306,15 +306,15 @@ def _end(modules: list[Module], grace_s: float) -> None:
             process.wait()
 
 
-def _last_words(module: Module, code: int, message: str, log: str) -> str:
-    """Return what a person is told of a module that is given up."""
-    count = len(module.crashes)
+def _last_words(watched: Watched, code: int, message: str, log: str) -> str:
+    """Return what a person is told of a process that is given up."""
+    count = len(watched.crashes)
     times = "" if count == 1 else f", {count} times"
-    head = f"module {module.spec.name!r} ended with {describe_exit(code)}{times}"
+    head = f"process {watched.spec.name!r} ended with {describe_exit(code)}{times}"
     if message:
-        return f"{message}\n({head}; its log is {module.log})"
+        return f"{message}\n({head}; its log is {watched.log})"
     tail = "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
-    return f"{head}. The end of {module.log}:\n{tail}"
+    return f"{head}. The end of {watched.log}:\n{tail}"
 
 
 def describe_exit(code: int) -> str:
@@ -324,10 +324,10 @@ def describe_exit(code: int) -> str:
     return f"status {code}"
 
 
-def python_module(
+def python_process(
     name: str, module: str, *args: str, threads: int = 1, service: bool = False, **env: str
-) -> ModuleSpec:
+) -> ProcessSpec:
     """A `python -m module args...` of this interpreter, with its share of threads."""
     threading = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
     environment = {**threading, "PYTHONUNBUFFERED": "1", **env}
-    return ModuleSpec(name, (sys.executable, "-m", module, *args), environment, service=service)
+    return ProcessSpec(name, (sys.executable, "-m", module, *args), environment, service=service)

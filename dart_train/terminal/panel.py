@@ -1,6 +1,6 @@
 """What the terminal shows while a run goes on: phases, progress, live numbers. Fits 80 x 24.
 
-`Panel` reads what the modules write down (JSON lines in `metrics/`); `dashboard.draw` is a pure function of what it
+`Panel` reads what the processes write down (JSON lines in `metrics/`); `dashboard.draw` is a pure function of what it
 found. Without a terminal (or with `plain`) one line per phase and one every few seconds is printed instead.
 """
 
@@ -126,7 +126,7 @@ class Panel:
             self.console.print(f"{phase.title}: done in {clock(phase.seconds)}")
 
     def refresh(self, supervisor: Supervisor, waiting: Sequence[str] = ()) -> None:
-        """Read what is new and show it; `waiting` is what waits for nodes, modules say theirs themselves."""
+        """Read what is new and show it; `waiting` is what waits for nodes, processes say theirs themselves."""
         view = self.view
         for row in self._progress.poll():
             if row.get("phase") not in (None, view.current):
@@ -148,7 +148,7 @@ class Panel:
             self._waited = list(waiting)
             for line in waiting:
                 self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-        view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
+        view.restarts = {name: watched.restarts for name, watched in supervisor.processes.items()}
         if self._live is not None:
             self._live.update(self._drawn())
         elif (view.total or view.done) and time.monotonic() - self._said > PLAIN_INTERVAL_S:

@@ -19,7 +19,7 @@ import pytest
 
 from dart_train.config.run_config import load_config
 from dart_train.core.metrics_log import read_metrics
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from tests.dart_train.overnight import overnight_checks as checks
 from tests.dart_train.overnight import overnight_report
 from tests.dart_train.overnight.overnight_faults import VICTIMS, Fault, pick_desktop_process, plan_faults

@@ -16,7 +16,7 @@ from dart_agent.models.pointer_head import ATTRIBUTE, head_weights
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.config.run_config import load_config
 from dart_train.core.metrics_log import read_metrics
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectory
 
 CONFIG = Path(__file__).parents[2] / "configs" / "pointer.yaml"

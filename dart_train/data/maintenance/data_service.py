@@ -1,6 +1,6 @@
 """The data manager's own process: keeps leases, staleness and per-task records up to date, and says how things stand.
 
-Everything that it does is done in transactions that the other modules do as well when they need it, so a run survives
+Everything that it does is done in transactions that the other processes do as well when they need it, so a run survives
 the loss of this process: only records and metrics stand still.
 
 Invariants:

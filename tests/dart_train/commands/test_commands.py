@@ -24,7 +24,7 @@ from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes import prepare
 from dart_train.processes.evaluate_version import planned, policy_seeds, task_steps
 from dart_train.processes.learn import ROLLOUTS_ENDED, EndOfData
-from dart_train.processes.module_context import ModuleContext, check_model, published
+from dart_train.processes.process_context import ProcessContext, check_model, published
 from dart_train.rollout.play.oracle_demonstrations import snapped
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError
@@ -44,10 +44,10 @@ def make_config(**changes) -> RunConfig:
     return parse_config({"name": "r", "rollout": {"tasks": ["fake/click-button"]}, **changes})
 
 
-def make_context(tmp_path: Path, config: RunConfig) -> ModuleContext:
+def make_context(tmp_path: Path, config: RunConfig) -> ProcessContext:
     run = RunDirectory(tmp_path / "r")
     run.create()
-    return ModuleContext(config, run)
+    return ProcessContext(config, run)
 
 
 # --- prepare ----------------------------------------------------------------------------------------------------

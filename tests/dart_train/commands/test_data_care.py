@@ -21,7 +21,7 @@ from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.train_errors import DataError
 from dart_train.data import DataManager, image_hash
 from dart_train.launch.pipeline import open_run
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from scripts.failures.situations import Situation
 from scripts.failures.stub_server import Protocol, stub
 

@@ -12,7 +12,7 @@ from dart_train.commands.train_cli import app
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.launch.pipeline import open_run
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectoryError
 
 READING = [["data", "status"], ["data", "check"], ["data", "gc"], ["data", "pool"], ["report"], ["data", "export"]]

@@ -22,12 +22,12 @@ def test_the_program_has_its_signals_back_when_a_run_ends(tmp_path):
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-class _Modules:
-    """A supervisor without modules, with a disk that may be full."""
+class _NoProcesses:
+    """A supervisor without processes, with a disk that may be full."""
 
     def __init__(self, timeout_s: float) -> None:
         self.disk = Availability("the disk", timeout_s)
-        self.modules: dict[str, object] = {}
+        self.processes: dict[str, object] = {}
 
     def check(self) -> None:
         """Nothing runs."""
@@ -47,7 +47,7 @@ def test_a_full_disk_is_waited_for_and_no_phase_is_forgotten(tmp_path, monkeypat
     class Line(pipeline.Pipeline):
         def __init__(self) -> None:
             self.state = RunState(tmp_path / "state.json")
-            self.supervisor = _Modules(60.0 if patient else 0.0)
+            self.supervisor = _NoProcesses(60.0 if patient else 0.0)
             self.ticks = 0
 
         def _tick(self) -> None:

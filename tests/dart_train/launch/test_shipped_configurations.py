@@ -18,7 +18,7 @@ from dart_train.preflight.settings_check import library_check
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.settings.rollout_config import EnginePlaces
-from dart_train.run.supervisor import ModuleSpec, python_module
+from dart_train.run.supervisor import ProcessSpec, python_process
 from tests.helpers.gpus import H100, RTX_4090, fake_gpus, gpu_rows
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -60,10 +60,10 @@ def test_where_each_configuration_runs(name, gpus, monkeypatch, tmp_path):
         assert PLACES[name, gpus] in found and "\n" not in found
 
 
-def modules(config_path: Path, placement: Placement) -> dict[str, ModuleSpec]:
+def modules(config_path: Path, placement: Placement) -> dict[str, ProcessSpec]:
     """The modules of the reinforcement learning as the launcher starts them."""
     names = ("learn", "rollout", "evaluate", "data", "warmup")
-    specs = {name: python_module(name, "dart_train", name, "c.yaml") for name in names}
+    specs = {name: python_process(name, "dart_train", name, "c.yaml") for name in names}
     specs["cluster"] = cluster_server("ws+unix:///run/cluster.sock", config_path)
     return {name: placed(spec, name, placement) for name, spec in specs.items()}
 
@@ -166,7 +166,7 @@ def test_the_monitors_engine_has_a_gpu_of_its_own(monkeypatch, tmp_path):
     config = load_config(CONFIGS / "dart_osworld_7b.yaml", ["evaluation.monitor.every_rollouts=100"])
     placement = place_here(config)
     assert placement.sentence.endswith("the monitor's engine on GPU 8")
-    monitor = placed(python_module("monitor", "dart_train", "monitor", "c.yaml"), "monitor", placement)
+    monitor = placed(python_process("monitor", "dart_train", "monitor", "c.yaml"), "monitor", placement)
     assert monitor.argv[-4:] == ("--engine-gpus", "8", "--gpu-memory", "0.9")
     assert monitor.env["CUDA_VISIBLE_DEVICES"] == "8"
     fake_gpus(monkeypatch, tmp_path / "eight", gpu_rows(*[H100] * 8))
@@ -184,7 +184,7 @@ def test_the_trainers_allocator_grows_its_pieces_unless_the_user_says_otherwise(
     fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * 8))
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     placement = place_here(load_config(CONFIGS / "dart_osworld_7b.yaml"))
-    spec = python_module("learn", "dart_train", "learn", "c.yaml")
+    spec = python_process("learn", "dart_train", "learn", "c.yaml")
     assert placed(spec, "learn", placement).env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in placed(spec, "learn", placement).env

@@ -9,7 +9,7 @@ from whole_runs import CONFIGS, RUNNABLE, ConfiguredRun, FakedMachine
 
 from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import load_config
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from tests.helpers.object_store import s3_bucket
 
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

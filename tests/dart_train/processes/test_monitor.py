@@ -12,7 +12,7 @@ import pytest
 from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.processes.learn import STOP_TRAINING, EndOfData
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.monitor import best_of, copy_version, hold, out_of_patience
 from dart_train.processes.rollout import seconds_left
 from dart_train.run.run_directory import RunDirectory
@@ -65,7 +65,7 @@ def test_what_is_evaluated_stays_when_the_trainer_removes_it(tmp_path):
 def test_training_ends_when_the_monitor_says_so(tmp_path):
     run = RunDirectory(tmp_path / "e2e")
     run.create()
-    context = ModuleContext(load_config(CONFIG), run)
+    context = ProcessContext(load_config(CONFIG), run)
     with context.open_data() as data:
         assert not EndOfData(context, data, 1)()
         data.set_fact(STOP_TRAINING, True)

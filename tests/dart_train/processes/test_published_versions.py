@@ -9,8 +9,8 @@ import pytest
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.store.schema import CheckpointStatus
-from dart_train.processes import module_context
-from dart_train.processes.module_context import published
+from dart_train.processes import process_context
+from dart_train.processes.process_context import published
 
 
 class Versions:
@@ -61,5 +61,5 @@ def test_without_any_that_is_whole_the_newest_is_named(tmp_path):
 
 def test_a_version_that_was_cut_off_behind_its_digest_is_found(tmp_path, monkeypatch):
     versions = Versions(tmp_path, True, True)
-    monkeypatch.setattr(module_context, "why_changed", lambda path: "it was cut" if path.name == "v1" else "")
+    monkeypatch.setattr(process_context, "why_changed", lambda path: "it was cut" if path.name == "v1" else "")
     assert published(versions).version == 0

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 MODULE = """
 import os, sys, threading, time
 from dart_gym.utils.processes import end_with_parent
-from dart_train.processes.module_context import stop_on_signals
+from dart_train.processes.process_context import stop_on_signals
 import signal
 end_with_parent(signal.SIGTERM)
 stop = threading.Event()

@@ -19,7 +19,7 @@ from dart_train.config.run_config import RunConfig, dump_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes import write_report as command
-from dart_train.processes.module_context import ModuleContext
+from dart_train.processes.process_context import ProcessContext
 from dart_train.report.gather import gather, rate_of, turns_of
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
@@ -165,7 +165,7 @@ def test_a_run_that_has_just_begun_has_a_report_too(config, run, data):
 
 def test_the_command_writes_page_and_figures(config, run, data):
     fill(run, data)
-    command.main(ModuleContext(config, run))
+    command.main(ProcessContext(config, run))
     assert json.loads(run.figures.read_text())["rollouts"] == 8
     assert run.report.read_text().startswith("<!doctype html>")
     assert sorted(path.name for path in run.root.iterdir() if path.name.startswith("report")) == [

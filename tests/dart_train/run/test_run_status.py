@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from dart_gym.utils.processes import start_time
 from dart_train.commands.train_cli import app
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState
-from dart_train.run.run_status import launcher, logs, status, stop, write_modules
-from dart_train.run.supervisor import Supervisor, python_module
+from dart_train.run.run_status import launcher, logs, status, stop, write_processes
+from dart_train.run.supervisor import Supervisor, python_process
 from tests.helpers.waiting import wait_until
 
 
@@ -34,12 +34,12 @@ def lock(run: RunDirectory, pid: int) -> None:
 
 
 @pytest.mark.process
-def test_a_run_says_its_phase_its_modules_and_what_waits(run):
+def test_a_run_says_its_phase_its_processes_and_what_waits(run):
     lock(run, os.getpid())
     supervisor = Supervisor(run.logs)
-    supervisor.start(python_module("rollout", "http.server", "0"))
+    supervisor.start(python_process("rollout", "http.server", "0"))
     try:
-        write_modules(run, [supervisor], ["learn waits for a node with {GPU: 8} free since 14:02:11"])
+        write_processes(run, [supervisor], ["learn waits for a node with {GPU: 8} free since 14:02:11"])
         said = status(run).splitlines()
     finally:
         supervisor.stop_all()

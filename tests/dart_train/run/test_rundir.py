@@ -98,41 +98,41 @@ ORPHANED = """
 import os, pathlib, signal, subprocess, sys
 from dart_train.run.run_directory import RunDirectory, RunLock
 with RunLock(RunDirectory(pathlib.Path(sys.argv[1]))) as lock:
-    module = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
-    print(module.pid, flush=True)
+    process = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
+    print(process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def orphaned_module(run) -> int:
-    """Process id of a module whose launcher was killed, and which has not ended yet."""
+def orphaned_process(run) -> int:
+    """Process id of a process whose launcher was killed, and which has not ended yet."""
     command = [sys.executable, "-c", ORPHANED, str(run.root)]
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert said.returncode == -signal.SIGKILL
     return int(said.stdout)
 
 
-def test_the_lock_of_a_killed_launcher_is_free_once_its_modules_have_ended(tmp_path, caplog):
+def test_the_lock_of_a_killed_launcher_is_free_once_its_processes_have_ended(tmp_path, caplog):
     run = make(tmp_path)
-    pid = orphaned_module(run)
+    pid = orphaned_process(run)
 
     def end_it(record):
         os.kill(pid, signal.SIGTERM)
         return True
 
-    caplog.handler.addFilter(end_it)  # the module ends only after the next launcher has said that it waits for it
+    caplog.handler.addFilter(end_it)  # the process ends only after the next launcher has said that it waits for it
     try:
         with RunLock(run):
             assert start_time(pid) is None
     finally:
         caplog.handler.removeFilter(end_it)
-    assert f"waiting for its modules to end ([{pid}])" in caplog.text
+    assert f"waiting for its processes to end ([{pid}])" in caplog.text
 
 
-def test_modules_that_outstay_their_killed_launcher_are_killed(tmp_path, monkeypatch):
+def test_processes_that_outstay_their_killed_launcher_are_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("dart_train.run.run_directory.MODULES_END_S", 0.1)
     run = make(tmp_path)
-    pid = orphaned_module(run)
+    pid = orphaned_process(run)
     with RunLock(run):
         assert start_time(pid) is None
 

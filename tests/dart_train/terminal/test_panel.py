@@ -18,7 +18,7 @@ from dart_train.core.metrics_log import MetricsLog, engine_use, read_metrics
 from dart_train.data.maintenance.data_service import DataService
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.run.run_directory import RunDirectory
-from dart_train.run.supervisor import ModuleSpec, Supervisor
+from dart_train.run.supervisor import ProcessSpec, Supervisor
 from dart_train.terminal.dashboard import Phase, View, clock, draw, spark
 from dart_train.terminal.panel import Panel, Tail, plain_line
 
@@ -177,7 +177,7 @@ def test_lines_for_logs(tmp_path, budget, said):
     config = parse_config({"name": "r", "rollout": {"tasks": ["fake/click-button"]}})
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     supervisor = Supervisor(run.logs)
-    supervisor.start(ModuleSpec("m", ("true",)))
+    supervisor.start(ProcessSpec("m", ("true",)))
     with Panel(config, run, plain=True, console=console) as panel:
         panel.set_phases([("prepare", "model", True), ("rl", "training", False)])
         panel.begin("rl")

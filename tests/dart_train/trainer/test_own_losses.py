@@ -16,7 +16,7 @@ from dart_train.config.run_config import parse_config
 from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import open_run
 from dart_train.processes.learn import ROLLOUTS_ENDED
-from dart_train.processes.module_context import open_data
+from dart_train.processes.process_context import open_data
 from dart_train.trainer import losses
 from tests.helpers.packages import install
 

@@ -18,7 +18,7 @@ from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import open_run
 from dart_train.processes import learn
 from dart_train.processes.learn import ROLLOUTS_ENDED
-from dart_train.processes.module_context import ModuleContext, open_data
+from dart_train.processes.process_context import ProcessContext, open_data
 from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.settings.grpo_settings import GRPOSettings
 from dart_train.trainer.settings.trainer_section import TRAINERS
@@ -138,7 +138,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     assert [row["step"] for row in read_metrics(run.metrics("trainer"))] == [1, 2, 3]
     config["trainer"]["options"]["beta"] = 0.1
     with pytest.raises(ConfigError, match="reinforce:Reinforce does not take these settings"):
-        learn._learn_with(ModuleContext(parse_config(config), run))
+        learn._learn_with(ProcessContext(parse_config(config), run))
 
 
 @pytest.mark.parametrize(

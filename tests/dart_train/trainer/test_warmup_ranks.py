@@ -15,9 +15,9 @@ from dart_train.core.package_version import VERSION
 from dart_train.launch.pipeline import placed
 from dart_train.placement.placement import place
 from dart_train.processes import warmup
-from dart_train.processes.module_context import ModuleContext, open_data
+from dart_train.processes.process_context import ProcessContext, open_data
 from dart_train.run.run_directory import RunDirectory, write_json
-from dart_train.run.supervisor import python_module
+from dart_train.run.supervisor import python_process
 from dart_train.trainer.weights.model_loading import load_model
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(600)]
@@ -41,9 +41,9 @@ def warm_up(recorded, model_dir, where, ranks, **trainer):
     with open_run(run.root) as data:
         data.publish(0, model_dir, source="initial")
     if ranks == 1:
-        warmup.main(ModuleContext(config, run))
+        warmup.main(ProcessContext(config, run))
     else:
-        spec = python_module("warmup", "dart_train", "warmup", str(run.config), "--runs-dir", str(where))
+        spec = python_process("warmup", "dart_train", "warmup", str(run.config), "--runs-dir", str(where))
         spec = placed(spec, "warmup", place(config, []))
         done = subprocess.run(
             spec.argv, env={**os.environ, **spec.env}, capture_output=True, text=True, timeout=500, check=False

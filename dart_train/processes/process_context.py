@@ -1,4 +1,4 @@
-"""What every module of a run starts from: the configuration, the run's directory, the data manager, progress."""
+"""What every process of a run starts from: the configuration, the run's directory, the data manager, progress."""
 
 import itertools
 import logging
@@ -56,8 +56,8 @@ class Progress:
 
 
 @dataclass(slots=True)
-class ModuleContext:
-    """One module's view of its run."""
+class ProcessContext:
+    """One process's view of its run."""
 
     config: RunConfig
     run: RunDirectory
@@ -100,7 +100,7 @@ class ModuleContext:
         url = self.config.cluster.url
         if url is None:
             raise ConfigurationError(
-                "this module needs desktops: start `dart-gym serve --listen URL` and pass --url URL, "
+                "this process needs desktops: start `dart-gym serve --listen URL` and pass --url URL, "
                 "or use `dart-train run`, which starts them"
             )
         return url
@@ -110,7 +110,7 @@ class ModuleContext:
         return ClusterClient(self.url, self.config.cluster.token(), self.cluster_settings)
 
     def catch_signals(self) -> None:
-        """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""
+        """Turn SIGTERM and SIGINT into `stop`, for processes that end at the next good point."""
         stop_on_signals(self.stop)
 
 
