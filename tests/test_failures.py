@@ -28,12 +28,12 @@ QUICK = [
     ("dart-gym tasks mirror", Situation.HALF),
     ("dart-agent eval", Situation.SOME_LOST),
     ("dart-gym init", Situation.DISK_FULL),
-    ("dart-agent presets list", Situation.OUTPUT_FULL),
+    ("dart-agent presets", Situation.OUTPUT_FULL),
     ("dart-train init", Situation.NO_PERMISSION),
     ("dart-gym token", Situation.INTERRUPTED_EARLY),
     ("dart-gym status", Situation.INTERRUPTED),
     ("dart-gym doctor", Situation.CLOSED_PIPE),
-    ("dart-agent presets show", Situation.NO_TERMINAL),
+    ("dart-agent presets", Situation.NO_TERMINAL),
 ]
 """One cell of most columns: those that take a few seconds."""
 

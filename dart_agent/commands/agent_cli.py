@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dart_agent.commands import ground_commands, preset_commands, record_commands
+from dart_agent.commands import ground_commands, record_commands
 from dart_agent.commands.agent_init import init
+from dart_agent.commands.preset_commands import presets_command
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
@@ -61,7 +62,7 @@ add_common_options(app, "dart-agent")
 console = Console()
 record_commands.mount(app)
 app.command()(init)
-app.add_typer(preset_commands.app, name="presets")
+app.command("presets")(presets_command)
 app.add_typer(ground_commands.app, name="ground")
 
 Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]

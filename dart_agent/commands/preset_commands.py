@@ -1,9 +1,9 @@
-"""Commands of `dart-agent presets`: which there are, and all that one of them says."""
+"""`dart-agent presets`: which there are, and all that one of them says."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -13,14 +13,27 @@ from rich.table import Column, Table
 from dart_agent.presets import get_preset, presets
 from dart_agent.presets.preset_check import check_preset
 from dart_gym.commands.json_output import JsonOption, write_json
+from dart_gym.core.errors import ConfigurationError
 
-app = typer.Typer(help="Models' published behaviour: prompt, history, coordinates, sampling.", no_args_is_help=True)
 console = Console()
 
 
-@app.command("list")
-def list_command(json_file: JsonOption = None) -> None:
-    """One row for every preset: whether its facts are verified, and its prompt was compared with the publisher's."""
+def presets_command(
+    name: Annotated[str | None, typer.Argument(help="Of a preset, to print all that it says; without it: a list.")] = None,
+    model: Annotated[Path | None, typer.Option(help="With NAME: a model directory that is compared with it.")] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """List the models' published behaviour (prompt, history, coordinates, sampling), or print one preset as YAML."""
+    if name is not None:
+        _show(name, model, json_file)
+    elif model is not None:
+        raise ConfigurationError("--model is compared with one preset: name it")
+    else:
+        _list(json_file)
+
+
+def _list(json_file: Path | None) -> None:
+    """Print one row for every preset: whether its facts are verified, and its prompt compared with the publisher's."""
     names = ("preset", "policy", "family", "verified", "compared")
     table = Table(*(Column(name, no_wrap=name != "family") for name in names))
     write_json(json_file, [{"verified": one.verified, **asdict(one)} for one in presets().values()])
@@ -31,20 +44,12 @@ def list_command(json_file: JsonOption = None) -> None:
     console.print(table)
 
 
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Of the preset.")],
-    model: Annotated[Path | None, typer.Option(help="A model directory that is compared with it.")] = None,
-) -> None:
-    """Everything that a preset says, as YAML; its prompts to the letter."""
+def _show(name: str, model: Path | None, json_file: Path | None) -> None:
+    """Print everything that a preset says, as YAML; its prompts to the letter."""
     preset = get_preset(name)
-    said = {"hash": preset.digest, "verified": preset.verified, **asdict(preset)}
-    console.print(
-        yaml.safe_dump(json.loads(json.dumps(said)), sort_keys=False, width=120),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    said: dict[str, Any] = json.loads(json.dumps({"hash": preset.digest, "verified": preset.verified, **asdict(preset)}))
+    write_json(json_file, said)
+    console.print(yaml.safe_dump(said, sort_keys=False, width=120), markup=False, highlight=False, soft_wrap=True)
     if model is not None:
         for line in check_preset(preset, model) or ["the model directory says the same"]:
             console.print(line, markup=False, highlight=False)

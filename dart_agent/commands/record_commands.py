@@ -24,6 +24,7 @@ from dart_gym.cluster.server.page_server import PageServer, serve_page
 from dart_gym.cluster.server.server_settings import token_of
 from dart_gym.cluster.server.watch_proxy import TIMEOUT_S, cluster_routes
 from dart_gym.commands.json_output import JsonOption, write_json
+from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.waits import waiting_for
 
 console = Console()
@@ -31,13 +32,33 @@ console = Console()
 
 def compare_command(
     a: Annotated[Path, typer.Argument(help="Directory of an evaluation (dart-agent eval --out).")],
-    b: Annotated[Path, typer.Argument(help="Directory of another one, of the same tasks and seeds.")],
+    b: Annotated[
+        Path | None, typer.Argument(help="Of another one, of the same tasks and seeds; not with --published.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Make a page of A's score beside the published ones of its preset.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="With --published: the page; published.html in A.")
+    ] = None,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also where pacing, steps, screens or evaluators differ.")
     ] = False,
     json_file: JsonOption = None,
 ) -> None:
-    """Say whether policy B is better than policy A: a paired test over the tasks that both played."""
+    """Say whether policy B is better than policy A: a paired test over the tasks that both played.
+
+    With --published, A's score is compared with those that its preset's model was published with, on an HTML page.
+    """
+    if published:
+        if b is not None or json_file is not None:
+            raise ConfigurationError("--published makes a page of A alone: leave B and --json out")
+        with waiting_for(f"the episodes of {a}, which are read"):
+            content = published_page(a)
+        write_page((output or a / "published.html").absolute(), content)
+        return
+    if b is None or output is not None:
+        raise ConfigurationError("name two evaluations, or A with --published, which writes a page (--output)")
     with waiting_for(f"the episodes of {a} and {b}, which are read"):
         differ = check_comparable(a, b, anyway=anyway)
         comparison = compare(read_outcomes(a), read_outcomes(b))
@@ -47,17 +68,6 @@ def compare_command(
         names = [a.name, b.name] if a.name != b.name else ["A", "B"]
     for line in [*comparison_lines(comparison, *names), *(f"differs: {line}" for line in differ)]:
         console.print(line, markup=False, highlight=False)
-
-
-def published(
-    directory: Annotated[Path, typer.Argument(help="Of an evaluation with a preset (dart-agent eval --out).")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; published.html there.")] = None,
-) -> None:
-    """Make an HTML page with the score beside those that were published, and what differs between them."""
-    page = (output or directory / "published.html").absolute()
-    with waiting_for(f"the episodes of {directory}, which are read"):
-        content = published_page(directory)
-    write_page(page, content)
 
 
 def view(
@@ -203,6 +213,5 @@ def mount(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("compare")(compare_command)
     app.command("view")(view)
-    app.command("published")(published)
     app.command("export")(export)
     app.command("import")(import_command)

@@ -24,7 +24,7 @@ def check_preset(preset: Preset, model_dir: Path) -> list[str]:
     if kind not in preset.families:
         raise ConfigurationError(
             f"the preset {preset.name} is for {' and '.join(preset.families) or 'a hosted model'}, {model_dir} holds a "
-            f"{kind} model: its prompt and coordinates would be wrong. `dart-agent presets list` says which preset is "
+            f"{kind} model: its prompt and coordinates would be wrong. `dart-agent presets` says which preset is "
             "for which family"
         )
     vision, sampling = VisionSpec.from_dir(model_dir), _generation(model_dir)

@@ -1,4 +1,4 @@
-"""`dart-gym evaluator`: install OSWorld's evaluator in an environment of its own, or say how it stands."""
+"""`dart-gym evaluator install`: OSWorld's evaluator in an environment of its own; `dart-gym doctor` says if it is there."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,11 @@ import typer
 from dart_gym.tasks.evaluation import evaluator_environment
 
 app = typer.Typer(help="OSWorld's own metrics and getters, in an environment of their own.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `install` a command of its own name."""
 
 
 @app.command()
@@ -22,9 +27,3 @@ def install(
     """Install the evaluator (about 1.3 GB, once); returns at once when it is there."""
     found = evaluator_environment.install(location, timeout)
     print(f"{evaluator_environment.EVALUATOR} is installed in {found.root}")
-
-
-@app.command()
-def status() -> None:
-    """Say where the evaluator is."""
-    print(f"{evaluator_environment.EVALUATOR} is installed in {evaluator_environment.find().root}")

@@ -1,9 +1,9 @@
-"""The commands `dart-gym tasks ...`: list, show, check, coverage, mirror, import, new."""
+"""The commands `dart-gym tasks ...`: list, show, check, mirror, import, new."""
 
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -26,18 +26,13 @@ from dart_gym.tasks.requirements.solved_coverage import table, write_table
 from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
 from dart_gym.tasks.setup.download_cache import DOWNLOAD_TIMEOUT_S, DownloadCache
 
-app = typer.Typer(help="List tasks, look at them, check whether they run here, fetch their files, write new ones.")
+app = typer.Typer(
+    help="List tasks, look at them, check whether they run here, fetch their files, write new ones.", no_args_is_help=True
+)
 
 CacheOption = Annotated[
     Path | None, typer.Option("--cache", help="Download cache; by default DART_GYM_CACHE or the user's own.")
 ]
-
-
-@app.callback(invoke_without_command=True)
-def tasks(context: typer.Context, suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
-    """Without a command: list the tasks."""
-    if context.invoked_subcommand is None:
-        list_tasks(suite)
 
 
 @app.command("list")
@@ -93,9 +88,27 @@ def check(
     cache: CacheOption = None,
     parts: Annotated[bool, typer.Option("--parts", help="Also list every step, getter and metric.")] = False,
     reasons: Annotated[bool, typer.Option("--reasons", help="Also print each skipped task's reasons.")] = False,
+    solved: Annotated[
+        bool, typer.Option("--solved", help="Print instead which metrics, getters and postconfigs a solved task holds.")
+    ] = False,
+    pairs: Annotated[
+        list[str] | None, typer.Option(help="With --solved: also solved tasks of this suite or directory; repeatable.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="With --solved: put the table into this page, between its marks.")
+    ] = None,
     json_file: JsonOption = None,
 ) -> None:
-    """Parse all tasks and say which run here, and why the others do not."""
+    """Parse all tasks and say which run here, and why the others do not.
+
+    With --solved: which metrics, getters and postconfig steps are in a task whose solution is known. Such a task can be
+    played solved, which must score 1, and unsolved, which must score 0: dart-gym certify does it.
+    """
+    if solved:
+        _coverage(directory, pairs or (), write, json_file)
+        return
+    if pairs or write is not None:
+        raise ConfigurationError("--pairs and --write belong to --solved")
     if str(directory) in imported_suites():
         index = TaskIndex(str(directory))
         needs = "SELECT name || ': needs ' || needs FROM tasks WHERE needs != ''"
@@ -117,22 +130,11 @@ def check(
                 print(f"{item.domain}/{item.task.raw['id']}: {'; '.join(item.reasons)}")
 
 
-@app.command()
-def coverage(
-    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
-    pairs: Annotated[
-        list[str] | None, typer.Option(help="Also tasks of this suite or directory, where solved; repeatable.")
-    ] = None,
-    write: Annotated[Path | None, typer.Option(help="Put the table into this page, between its marks.")] = None,
-    json_file: JsonOption = None,
-) -> None:
-    """Print which metrics, getters and postconfig steps of tasks are in a task whose solution is known.
-
-    Such a task can be played solved, which must score 1, and unsolved, which must score 0: dart-gym certify does it.
-    """
+def _coverage(directory: Path, pairs: Iterable[str], write: Path | None, json_file: Path | None) -> None:
+    """Print which metrics, getters and postconfig steps of tasks are in a task whose solution is known."""
     tasks = registry.read_suite(directory)
     named = {f"{task.suite}/{task.raw['id'][:8]}": task for task in tasks.values()}
-    for name in pairs or []:
+    for name in pairs:
         more = registry.read_suite(Path(name)).values() if Path(name).is_dir() else _tasks_of(name)
         named |= {task.id.rpartition(":")[2]: task for task in more}
     rows = solved_rows(tasks.values(), named)

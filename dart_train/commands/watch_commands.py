@@ -1,4 +1,4 @@
-"""`dart-train status`, `stop` and `logs`: a run that goes on, on this machine or on any node of its cluster."""
+"""`dart-train status` and `stop`: a run that goes on, on this machine or on any node of its cluster."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,28 +15,25 @@ RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, i
 
 
 @app.command()
-def status(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
+def status(
+    name: RunName,
+    log: Annotated[str | None, typer.Option(help="print the end of this process's log, such as rollout")] = None,
+    lines: Annotated[int, typer.Option(help="with --log: how many of its last lines")] = 40,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    ray: Ray = None,
+    timeout: Timeout = 15.0,
+) -> None:
     """Say what goes on in a run: its phase, its processes and their nodes, and what waits for one."""
-    _say(name, runs_dir, ray, timeout, "status")
+    if log is None:
+        _say(name, runs_dir, ray, timeout, "status")
+    else:
+        _say(name, runs_dir, ray, timeout, "log", process=log, lines=lines)
 
 
 @app.command()
 def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
     """End a run in order; the command that began it goes on with it."""
     _say(name, runs_dir, ray, timeout, "stop")
-
-
-@app.command()
-def logs(
-    name: RunName,
-    process: Annotated[str | None, typer.Argument(help="such as rollout or engine-0; without: which there are")] = None,
-    lines: Annotated[int, typer.Option(help="how many of its last lines")] = 40,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    ray: Ray = None,
-    timeout: Timeout = 15.0,
-) -> None:
-    """Print the end of a process's log."""
-    _say(name, runs_dir, ray, timeout, "logs", process=process, lines=lines)
 
 
 def _say(name: str, runs_dir: Path, ray: str | None, timeout_s: float, what: str, **arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What goes on in a run, from its directory: `dart-train status`, `stop` and `logs`, here and for other nodes."""
+"""What goes on in a run, from its directory: `dart-train status` and `stop`, here and for other nodes."""
 
 import contextlib
 import json
@@ -81,12 +81,14 @@ def stop(run: RunDirectory) -> str:
     return f"{run.root.name} ends; the same command goes on where it was"
 
 
-def logs(run: RunDirectory, process: str | None = None, lines: int = 40) -> str:
-    """The end of a process's log; the names of all logs where none is named. Raises `RunDirectoryError`."""
+def log(run: RunDirectory, process: str, lines: int = 40) -> str:
+    """Return the end of a process's log.
+
+    Raises:
+        RunDirectoryError: if there is no such run or log.
+    """
     _check(run)
     names = sorted(path.stem for path in run.logs.glob("*.log"))
-    if process is None:
-        return "\n".join(names)
     if process not in names:
         raise RunDirectoryError(f"{run.root.name} has no log of {process!r}; there are: {', '.join(names)}")
     return "\n".join(log_tail(run.logs / f"{process}.log").splitlines()[-lines:])
@@ -107,5 +109,5 @@ class RunWindow:
         self._run = RunDirectory(Path(root))
 
     def ask(self, what: str, arguments: dict[str, Any]) -> str:
-        """The answer of `status`, `stop` or `logs`."""
-        return {"status": status, "stop": stop, "logs": logs}[what](self._run, **arguments)
+        """Return the answer of `status`, `stop` or `log`."""
+        return {"status": status, "stop": stop, "log": log}[what](self._run, **arguments)

@@ -107,7 +107,7 @@ def get_task(task: str | Path | dict[str, Any]) -> Task:
         if found is not None:
             return found
     known = [task_id for name in (*SUITES.built_in, suite) for task_id in _tasks_if_any(name)]
-    hint = suggest(task, dict.fromkeys(known), count=3, otherwise="`dart-gym tasks` lists all tasks")
+    hint = suggest(task, dict.fromkeys(known), count=3, otherwise="`dart-gym tasks list` lists all tasks")
     raise UnknownTaskError(f"unknown task {task!r}; {hint}")
 
 

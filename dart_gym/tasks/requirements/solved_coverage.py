@@ -19,7 +19,7 @@ from dart_gym.tasks.osworld.solutions import known
 from dart_gym.tasks.requirements import needs
 
 METRIC, GETTER, STEP = KINDS = ("metric", "getter", "postconfig step")
-BEGIN = "<!-- coverage: dart-gym tasks coverage EXAMPLES --write docs/guides/osworld.md -->"
+BEGIN = "<!-- coverage: dart-gym tasks check EXAMPLES --solved --write docs/guides/osworld.md -->"
 END = "<!-- end of the coverage -->"
 
 WITHOUT_PAIR = {

@@ -265,7 +265,7 @@ class Workers:
         if availability.timed_out:
             raise TasksFailedError(
                 f"no task could be played for {self._config.unavailable_timeout_s:g} s ({reasons}): "
-                "look at the cluster's log, and try one with `dart-gym tasks`"
+                "look at the cluster's log, and try one with `dart-agent run`"
             )
 
     async def _pause(self, seconds: float) -> None:

@@ -125,7 +125,7 @@ def test_a_page_puts_the_published_number_beside_ours_with_what_differs(alike, t
         root = tmp_path / hash_
         shutil.copytree(alike[0], root)
         (root / MANIFEST).write_text(json.dumps({**manifest, "settings": settings}))
-        assert command("published", str(root)).exit_code == 0
+        assert command("compare", str(root), "--published").exit_code == 0
         page = (root / "published.html").read_text()
         assert (
             "<td>EvoCUA-32B</td><td>56.7</td><td>OSWorld-Verified, 50 steps; meituan/EvoCUA@4a0ad5f README.md" in page
@@ -134,5 +134,5 @@ def test_a_page_puts_the_published_number_beside_ours_with_what_differs(alike, t
         assert "texts: 2 here, 4 in the preset" in page and "tasks: 1 here" in page and "top_p: 0.9 there" in page
         assert ("the preset has changed" in page) == changed
         assert "1920x1080 there" in page and "<b>" not in page
-    without = command("published", str(alike[0]))
+    without = command("compare", str(alike[0]), "--published")
     assert isinstance(without.exception, ConfigurationError)

@@ -330,11 +330,11 @@ def test_a_screen_larger_than_the_preset_s_pixels_is_scaled_and_clicks_land(scre
 
 
 def test_the_commands_list_and_show(model):
-    listed = CliRunner().invoke(agent_cli.app, ["presets", "list"], env={"COLUMNS": "200"})
+    listed = CliRunner().invoke(agent_cli.app, ["presets"], env={"COLUMNS": "200"})
     assert listed.exit_code == 0 and all(name in listed.output for name in presets())
-    shown = CliRunner().invoke(agent_cli.app, ["presets", "show", "evocua-s2", "--model", str(model)])
+    shown = CliRunner().invoke(agent_cli.app, ["presets", "evocua-s2", "--model", str(model)])
     assert isinstance(shown.exception, ConfigurationError)
-    shown = CliRunner().invoke(agent_cli.app, ["presets", "show", "ui-tars-1.5-7b", "--model", str(model)])
+    shown = CliRunner().invoke(agent_cli.app, ["presets", "ui-tars-1.5-7b", "--model", str(model)])
     assert get_preset("ui-tars-1.5-7b").digest in shown.output and "1003520 in the model directory" in shown.output
     said = yaml.safe_load(shown.output[: shown.output.index("most pixels")])
     assert said["layout"]["first"] == get_preset("ui-tars-1.5-7b").layout.first

@@ -21,18 +21,14 @@ MODULE = "is a process of a run, whose metrics are files of the run"
 WITHOUT_TABLE = {
     "dart-gym certify": "writes report.json",
     "dart-gym evaluator install": ONE_LINE,
-    "dart-gym evaluator status": ONE_LINE,
     "dart-gym init": ONE_LINE,
     "dart-gym mcp": "speaks a protocol of JSON",
     "dart-gym serve": "is a server, whose numbers are at /metrics and in `status`",
-    "dart-gym tasks": "is `tasks list`",
     "dart-gym tasks show": "prints JSON",
     "dart-gym token": ONE_LINE,
     "dart-agent export": ONE_LINE,
     "dart-agent import": ONE_LINE,
     "dart-agent init": ONE_LINE,
-    "dart-agent presets show": "prints YAML",
-    "dart-agent published": "writes a page",
     "dart-agent run": "prints one episode; --out records it",
     "dart-agent tiny": ONE_LINE,
     "dart-agent view": "serves a page",
@@ -44,7 +40,6 @@ WITHOUT_TABLE = {
     "dart-train data init": ONE_LINE,
     "dart-train engines install": ONE_LINE,
     "dart-train init": ONE_LINE,
-    "dart-train logs": "prints a file",
     "dart-train report": "writes report.json",
     "dart-train status": "prints lines; `data status` has the numbers",
     "dart-train stop": ONE_LINE,
@@ -83,7 +78,7 @@ def test_each_row_is_in_the_file(tmp_path):
     assert (
         len(tasks) == len(list(EXAMPLES.glob("examples/*/*.json"))) and {"id", "domain", "reasons"} == tasks[0].keys()
     )
-    listed = rows(agent_app, tmp_path / "presets.json", "presets", "list")
+    listed = rows(agent_app, tmp_path / "presets.json", "presets")
     assert [row["name"] for row in listed] == [preset.name for preset in presets().values()]
 
 
@@ -95,13 +90,13 @@ def test_the_list_of_tasks(words, tmp_path):
 
 
 def test_the_coverage(tmp_path):
-    found = rows(gym_app, tmp_path / "rows.json", "tasks", "coverage", str(EXAMPLES))
+    found = rows(gym_app, tmp_path / "rows.json", "tasks", "check", str(EXAMPLES), "--solved")
     assert {row["kind"] for row in found} == {"metric", "getter", "postconfig step"}
     assert all(row["pairs"] or not row["tasks"] or isinstance(row["reason"], str) for row in found)
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
-    result = CliRunner().invoke(agent_app, ["presets", "list", "--json", str(tmp_path / "none" / "x.json")])
+    result = CliRunner().invoke(agent_app, ["presets", "--json", str(tmp_path / "none" / "x.json")])
     assert isinstance(result.exception, ConfigurationError)
     assert str(result.exception).startswith(f"cannot write {tmp_path / 'none' / 'x.json'}: there is no directory")
 

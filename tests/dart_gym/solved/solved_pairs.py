@@ -3,7 +3,7 @@
 A pair uses real evaluator functions, getters and postconfig steps, addresses like those of OSWorld's hub, and a
 solution of ordinary actions: what a person does with keyboard, mouse or terminal. Files of the hub are stand-ins, which
 `files.stand_ins` makes. `test_solved_pairs` plays all pairs; `pair_suite` makes a suite of them, so that
-`dart-gym tasks coverage EXAMPLES --pairs tests.dart_gym.solved.pair_suite:SolvedPairs` knows what they cover.
+`dart-gym tasks check EXAMPLES --solved --pairs tests.dart_gym.solved.pair_suite:SolvedPairs` knows what they cover.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_pairs_have_names_of_their_own():
 
 
 def test_the_docs_name_the_pairs_that_hold_each_part_of_osworlds_tasks():
-    """`dart-gym tasks coverage` writes the table; each part of the tasks that came along must be in it."""
+    """`dart-gym tasks check --solved` writes the table; each part of the tasks that came along must be in it."""
     page = (Path(__file__).parents[3] / "docs" / "guides" / "osworld.md").read_text(encoding="utf-8")
     tasks = read_suite(BUNDLED).values()
     pairs = {f"osworld/{task.raw['id'][:8]}": task for task in tasks}

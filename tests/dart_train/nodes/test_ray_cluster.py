@@ -126,7 +126,7 @@ def test_a_run_trains_on_nodes_without_a_common_directory(life, record_property)
 def test_any_node_sees_the_run(life):
     asked = life.ask(life.nodes["desktops"], "status", NAME)
     assert "running, in rl" in asked and f"learn on {life.cluster.head.address}" in asked
-    assert "engine ready" in life.ask(life.nodes["desktops"], "logs", NAME, "engine-0")
+    assert "engine ready" in life.ask(life.nodes["desktops"], "status", NAME, "--log", "engine-0")
 
 
 def test_a_lost_node_of_desktops_costs_its_episodes_alone(life, record_property):

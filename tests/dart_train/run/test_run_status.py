@@ -1,4 +1,4 @@
-"""`dart-train status`, `stop` and `logs`: what they say of a run, from its directory."""
+"""`dart-train status` and `stop`: what they say of a run, from its directory."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dart_gym.utils.processes import start_time
 from dart_train.commands.train_cli import app
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState
-from dart_train.run.run_status import launcher, logs, status, stop, write_processes
+from dart_train.run.run_status import launcher, log, status, stop, write_processes
 from dart_train.run.supervisor import Supervisor, python_process
 from tests.helpers.waiting import wait_until
 
@@ -77,14 +77,14 @@ def test_stop_tells_the_launcher(run):
         assert process.returncode == -signal.SIGTERM
 
 
-def test_logs_are_named_and_shown_from_their_end(run):
-    assert logs(run) == "rollout"
-    assert logs(run, "rollout", 2) == "line 98\nline 99"
+def test_a_log_is_shown_from_its_end(run):
+    assert log(run, "rollout", 2) == "line 98\nline 99"
     with pytest.raises(RunDirectoryError, match="no log of 'learn'; there are: rollout"):
-        logs(run, "learn")
+        log(run, "learn")
 
 
 def test_a_run_that_is_not_there_is_named_with_those_that_are(run):
     answer = CliRunner().invoke(app, ["status", "other", "--runs-dir", str(run.root.parent)])
     assert isinstance(answer.exception, RunDirectoryError) and "there are: mine" in str(answer.exception)
-    assert CliRunner().invoke(app, ["logs", "mine", "--runs-dir", str(run.root.parent)]).stdout == "rollout\n"
+    shown = CliRunner().invoke(app, ["status", "mine", "--log", "rollout", "--lines", "1", "--runs-dir", str(run.root.parent)])
+    assert shown.stdout == "line 99\n"
