@@ -61,7 +61,7 @@ if "DartGym/OSWorld-v0" not in registry:
         additional_wrappers=_STEP_LIMIT,
     )
 
-__getattr__ = lazy_names(  # they need more than who only registers environments
+__getattr__ = lazy_names(  # they need more packages than registering environments does
     __name__,
     {
         "ClientSession": "dart_gym.cluster.client.cluster_client",

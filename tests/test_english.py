@@ -12,6 +12,9 @@ from scripts import draw_rooms
 ANYWHERE = {
     r"\bso many\b": "name the number: `n groups`, `at most n`",
     r"\b[Ww]hoever\b": "name the caller, the client or the worker",
+    r"(?:\b(?:to|by|for|than|on) who\b|(?:[.] |\A|- )Who\b)": "name the caller, the client or the worker",
+    r"\bwhat came of\b": "`the result of`",
+    r"\bha(?:s|ve) it that\b": "`says that`",
     r"\b(?:it|they|that|this|which|a \w+) (?:is|are|was|were) none\b": "`None` is a value: write `no` or `not`",
 }
 """Pattern in a docstring or a comment: what to write instead."""
@@ -70,6 +73,9 @@ def test_docstrings_and_comments_avoid_what_must_be_read_twice(package: str):
         ("x = 1  # whoever comes first\n", 1),
         ("x = 'whoever writes this is quoted'\n", 0),
         ("# after so many steps\n", 1),
+        ("# given to who asks\n", 1),
+        ("# for somebody who asks\n", 0),
+        ("# what came of it\n", 1),
         ('class A:\n    """What a server has."""\n', 0),
     ],
 )

@@ -1,1 +1,1 @@
-"""Engines: who generates. `base.Engine` is the protocol; nothing here imports torch at import time."""
+"""Engines generate responses. `base.Engine` is the protocol; nothing here imports torch at import time."""

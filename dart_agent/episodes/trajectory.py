@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dart_gym.core.outcomes import TerminalState
 
 Image = NDArray[np.uint8] | Future[tuple[str, bytes]]
-"""(H, W, 3) uint8; or of one that nobody computes with any more, soon, its hash and PNG (`screenshots.pack`)."""
+"""(H, W, 3) uint8, or the future of the image's hash and PNG, once no computation needs its pixels (`screenshots.pack`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision of a policy and what came of it.
+    """One decision of a policy and its result.
 
     Attributes:
         prompt_ids: token ids of the prompt, image pads expanded.

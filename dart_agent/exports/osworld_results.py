@@ -181,7 +181,7 @@ def _fill(record: Trajectory, source: Path, directory: Path) -> None:
         _copy(source, shots[0], directory / f"step_0_{lines[0]['action_timestamp']}.png")
     number = 0
     for index, step in enumerate(record.steps):
-        # Nothing was captured between the actions of one decision: each shows what came of all of them.
+        # Nothing was captured between the actions of one decision: each shows the result of all of them.
         after = shots[index + 1] if index + 1 < len(shots) else step.screenshot_after
         for _ in step.actions or (None,):
             if after:

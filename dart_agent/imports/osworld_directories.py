@@ -160,7 +160,7 @@ def _actions(action: Any, screen: tuple[int, int]) -> tuple[Action, ...]:
 
 
 def _screenshot(path: Path, line: dict[str, Any]) -> Path | None:
-    """The file that shows what came of a line; None where none is named."""
+    """Return the file that shows the result of a line; None if the line names no file."""
     name = line.get("screenshot_file")
     if not isinstance(name, str):
         name = f"step_{line.get('step_num')}_{line.get('action_timestamp')}.png"

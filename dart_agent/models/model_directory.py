@@ -1,4 +1,4 @@
-"""The directory of a model without loading its weights: who it is, how its tokens are spelled, what goes with them."""
+"""The directory of a model without loading its weights: its family, how its tokens are spelled, what goes with them."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -152,7 +152,7 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
         await stack.enter_async_context(server)
         if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
             loop.add_signal_handler(signal.SIGHUP, server.reload)
-        print(f"listening on {server.url}", flush=True)  # who started it waits for this line
+        print(f"listening on {server.url}", flush=True)  # the process that started it waits for this line
         await ending.wait()
         if not at_once.is_set():
             log.info("draining: no more desktops are lent, episodes may go on for %g s", settings.drain_s)

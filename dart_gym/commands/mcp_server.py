@@ -38,7 +38,7 @@ from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED, ResetRequest
 from dart_gym.utils.png import encode_png
 
 CAPABILITIES = "actions,screenshot,tree,setup,score"
-MOST_WAITING = 32  # calls of one session; who floods is told so
+MOST_WAITING = 32  # calls of one session; a client that sends more gets an error
 
 
 class _Nothing(BaseModel, extra="forbid", strict=True):
@@ -208,6 +208,6 @@ async def serve_mcp(
         config = uvicorn.Config(app, host, int(port), log_level="warning", timeout_graceful_shutdown=2)
         listening = config.bind_socket()
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not: answers would wait 40 ms
-        listening.listen()  # who reads the next line may connect at once
+        listening.listen()  # a reader of the next line may connect at once
         print(f"listening on http://{host}:{listening.getsockname()[1]}/mcp", flush=True)
         await uvicorn.Server(config).serve(sockets=[listening])

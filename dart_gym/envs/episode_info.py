@@ -74,7 +74,7 @@ def reward_of(result: StepResult, *, shaped: bool = False) -> float:
 def stack_infos(infos: Mapping[int, dict[str, Any]], num_envs: int) -> dict[str, Any]:
     """Infos of some environments by number, as Gymnasium's vector environments give them: arrays, and masks "_key".
 
-    All infos have the same keys and types (`make_info`), so that no array's type hangs on who comes first.
+    All infos have the same keys and types (`make_info`), so that array types do not depend on which comes first.
     """
     if not infos:
         return {}

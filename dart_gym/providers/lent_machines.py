@@ -1,7 +1,7 @@
 """A desktop on a machine that is lent for its life: taken when it starts, given back when it stops.
 
 Invariants:
-    - Who takes a machine gives it back exactly once, also when the start fails, is cancelled, or the machine breaks.
+    - A machine that was taken is given back exactly once, also when the start fails, is cancelled, or it breaks.
     - Giving back is never cut short by a cancelled caller.
 """
 
@@ -37,7 +37,7 @@ class Lender(Protocol):
         """A machine, running or about to; failures leave nothing. Raises `DesktopTimeoutError`, `DesktopError`."""
 
     async def give_back(self, machine: Machine) -> None:
-        """Take a machine back. Does not raise: what goes wrong is logged, and mended by who comes next."""
+        """Take a machine back. Never raises: errors are logged, and the next borrower resets the machine."""
 
 
 class LentDesktop(OSWorldDesktop):

@@ -2,7 +2,7 @@
 
 Invariants:
     - A machine is lent to one desktop at a time; who waits gets the one that was free for longest.
-    - Machines are used as they are: setting them back between episodes is up to who runs them.
+    - Machines are used as they are: their owner must reset them between episodes.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class UrlProvider:
             self._waiters.remove(waiter)
 
     async def give_back(self, machine: Machine) -> None:
-        """Take a machine back, and pass it on to who waits for longest."""
+        """Take a machine back and pass it to the caller that has waited longest."""
         self._pass_on(machine)
 
     def _pass_on(self, machine: Machine) -> None:

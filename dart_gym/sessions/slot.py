@@ -5,7 +5,7 @@ Invariants:
       without waiting for it. `close` waits for all of them.
     - A living desktop with an equal spec is kept if it is reusable, of the same owner, and without traces that no reset
       takes back, or if no episode has used it yet; anything else is thrown away.
-    - Who has held a desktop reaches it no more: its OSWorld API gets another address and token for each lease.
+    - After its lease a session cannot reach a desktop: its OSWorld API gets another address and token for each lease.
     - Scenarios and the OSWorld API belong to the desktop: they are closed before it is.
 """
 

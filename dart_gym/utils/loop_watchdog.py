@@ -3,7 +3,7 @@
 Invariants:
     - Silence is counted in ticks that the thread itself lived through, so that a process that was stopped, or a machine
       that slept, is not mistaken for a loop that hangs.
-    - The end is an end like any other for who supervises the process: it is started again.
+    - A supervisor sees an ordinary exit and starts the process again.
 """
 
 import asyncio

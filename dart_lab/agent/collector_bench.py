@@ -1,4 +1,4 @@
-"""The collector's pairs checked by pressing: who receives it must be the element that was meant; and their rate.
+"""The collector's pairs checked by pressing: the receiver must be the element that was meant; and their rate.
 
 Programs tell by accessibility who was focused, pressed, armed, checked, selected or expanded, a page tells by the
 event's target. Who tells must lie under the point; where nobody does, an element is silent: neither right nor wrong.

@@ -162,7 +162,7 @@ def main(
     episodes: Annotated[int, typer.Option(help="Held-out ones of each task, before and after.")] = 200,
     config: Annotated[Path, typer.Option(help="Whose tasks, groups and learning rate.")] = Path("configs/pointer.yaml"),
 ) -> None:
-    """Learn, and print what came of it."""
+    """Learn, and print the result."""
     torch.set_num_threads(1)
     print(json.dumps(asyncio.run(learn(start, out, updates, episodes, load_config(config)))))
 

@@ -6,7 +6,7 @@ that takes the oldest ones; new weights that reach the engines; tasks that lose 
 out by the service's own circuit breakers. What is not: other failures, and the time of the data base.
 
 Invariants:
-    - Who plays what is decided by `rollout.scheduler.Scheduler` alone, admission by `data.admission.capacity`.
+    - Which worker plays what is decided by `rollout.scheduler.Scheduler` alone, admission by `data.admission.capacity`.
     - All designs share setting, tasks and seeds; they differ in what waits for what, and in nothing else.
     - Every rollout that ended is in exactly one of: trained, without signal, expired, ready, its group is open.
 """

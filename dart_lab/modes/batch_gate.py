@@ -1,4 +1,4 @@
-"""BatchGate: lets batch-wise rollouts go on once their batch was trained on and all engines serve what came of it."""
+"""BatchGate: lets batch-wise rollouts continue once their batch was trained on and all engines serve the new weights."""
 
 import asyncio
 

@@ -81,7 +81,7 @@ class Batches:
 
 
 def trained_and_served(*, target: int, ready: int, leased: int, newest: int | None, served: Iterable[int]) -> bool:
-    """Return whether nothing of a complete batch is left to train, and every engine serves what came of it. Pure.
+    """Return whether nothing of a complete batch is left to train, and every engine serves the new weights. Pure.
 
     Groups that curation dropped are missing in the batch; it is over all the same, and what it left waits for the next.
     """

@@ -49,7 +49,7 @@ class TaskWise(Scheduler):
 
 
 class BatchWise(Scheduler):
-    """New groups come with a new batch: once the batch was trained on and all engines serve what came of it."""
+    """New groups come with a new batch: once the batch was trained on and all engines serve the new weights."""
 
     waits = True
     waits_for_batches = True

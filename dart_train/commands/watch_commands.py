@@ -32,7 +32,7 @@ def status(
 
 @app.command()
 def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None, timeout: Timeout = 15.0) -> None:
-    """End a run in order; the command that began it goes on with it."""
+    """Stop a run cleanly. Running the same command again resumes it."""
     _say(name, runs_dir, ray, timeout, "stop")
 
 

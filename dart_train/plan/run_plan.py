@@ -290,7 +290,7 @@ def _disk(config: RunConfig, size: ModelSize, assumed: Assumed, step_s: float) -
 
 
 def certain_disk(config: RunConfig, size: ModelSize) -> int:
-    """Bytes of what a run keeps at the same time, whatever it plays: versions, states, and one being written."""
+    """Return the bytes that a run keeps at the same time: versions, states, and one that is being written."""
     kept = _kept(config, size)
     return sum(kept.values())
 

@@ -210,7 +210,7 @@ class StepRunner:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing of the step counts, on any rank: too small a lease, or all of it was left out."""
+        """Return whether the step is empty on every rank: the lease was too small, or all samples were dropped."""
         return not any(self._ranks.gather(bool(self._part.counted) or any(s.supervised for s in self._part.samples)))
 
     @property

@@ -107,7 +107,7 @@ def run_trainer(
 
 
 def _fingerprint(directory: Path) -> Fingerprint:
-    """Return what the written weights answer, read back as an engine reads them: who trained them is not asked."""
+    """Return what the written weights answer when they are read back as an engine reads them."""
     return fingerprint_of(load_model(directory), directory)
 
 

@@ -216,7 +216,7 @@ class QwenRunner:
 
 
 class _Draws:
-    """The state of sampling a batch: who is finished, what was drawn."""
+    """The state of sampling a batch: which rows are finished, and what was drawn."""
 
     def __init__(self, samplings: Sequence[Sampling], vocab: int, stream: torch.Generator, device: Any) -> None:
         count, steps = len(samplings), max(sampling.max_tokens for sampling in samplings)

@@ -50,7 +50,7 @@ def encode(image: NDArray[np.uint8]) -> EncodedImage:
 
 
 class ImageEncoder:
-    """Encodes images and keeps what came of it: names as long as their images are there, PNGs as long as there is room.
+    """Encode images and keep the results: names as long as their images exist, PNGs as long as there is room.
 
     Args:
         capacity: most bytes of base64 that are kept.

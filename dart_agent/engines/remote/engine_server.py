@@ -1,7 +1,7 @@
 """One engine replica as a process: `python -m dart_agent.engines.remote.engine_server --model DIR --listen ws+unix:///r0.sock`.
 
 Invariants:
-    - The socket exists only once the model is loaded: who can connect can generate.
+    - The socket exists only once the model is loaded: a client that can connect can generate.
     - A client that goes away takes its waiting requests with it; SIGTERM and SIGINT end the process cleanly.
     - Without a token in the environment it listens on Unix sockets and loopback only; on loopback one is made, which
       this user's clients find (`local_tokens`). No page of the web can use it.

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 MOST_ENDS = 4
-LONG_LIFE_S = 60.0  # who ends after that does not end in a row
+LONG_LIFE_S = 60.0  # a server that ends later than this has not failed at its start
 SOCKET = "gym.sock"
 SHARED_DESKTOPS = 64  # a limit, not a number: desktops boot when they are first needed
 

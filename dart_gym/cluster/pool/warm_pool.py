@@ -89,7 +89,7 @@ class WarmPool:
             try:
                 ready = await asyncio.shield(warm.booting)
             except asyncio.CancelledError:
-                self.desktops.append(warm)  # who asked for it has given up: it is for the next one
+                self.desktops.append(warm)  # the session that asked for it has given up: it is for the next one
                 if self._closed:
                     self._drop(warm)
                 raise

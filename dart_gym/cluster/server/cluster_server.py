@@ -173,7 +173,7 @@ class ClusterServer:
         self._upkeep = asyncio.create_task(self._maintain(), name="upkeep")
 
     def reload(self) -> None:
-        """Read tokens and certificate again: who lost the token is sent away. Wrong files change nothing."""
+        """Read tokens and certificate again and disconnect clients whose token is gone. Wrong files change nothing."""
         try:
             if self._tls and self.settings.tls_cert and self.settings.tls_key:
                 load_certificate(self._tls, self.settings.tls_cert, self.settings.tls_key)
@@ -391,7 +391,7 @@ def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
 
 
 async def _farewell(connection: ServerConnection, code: ErrorCode, message: str) -> None:
-    """Say why, and close. Who is gone already, does not read, or has got half of a reply, is cut off instead."""
+    """Say why, and close. Clients that have disconnected, do not read or are in the middle of a reply are cut off."""
     try:
         async with asyncio.timeout(FAREWELL_S):
             await connection.send(frames.encode_reply(Reply(-1, code=code, message=message)))

@@ -2,7 +2,7 @@
 
 Invariants:
     - A session has at most one connection. One that is alive is not replaced, unless the client asks for it.
-    - Who comes back to a session that the server has ended is told why.
+    - A client that returns to a session that the server has ended is told why.
     - A session is ended only after the operation that it executes was cancelled and is over.
 """
 
@@ -103,7 +103,7 @@ class Lifetimes:
         return None
 
     def is_expired(self, served: ServedSession, now: float) -> bool:
-        """Return whether a session has had its time, whatever it does."""
+        """Return whether a session has used up its time."""
         return self.lifetime_s is not None and served.slot is not None and now - served.held_since > self.lifetime_s
 
     @property
@@ -202,7 +202,7 @@ class Sessions:
                 self.expel(served, reason)
 
     def expel(self, served: ServedSession, reason: ClusterError) -> None:
-        """End a session from this side, whatever it does right now; its handler tells the client why."""
+        """End a session from this side, even in the middle of an operation; its handler tells the client why."""
         self._counters[f"ended_{reason.code}"] += 1
         self._sessions.pop(served.token, None)
         served.reason = self._over[served.token] = reason

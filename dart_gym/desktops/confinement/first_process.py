@@ -15,7 +15,7 @@ Invariants:
       place; all of them inherit these, and so does this process itself.
     - No program inside can end, stop or read this process: the kernel spares process 1 signals from inside, and it
       cannot be traced. When the program beside it ends, it ends too, and with it everything inside.
-    - Who asks for a refused call gets an error at once; each pair of program and call is recorded once.
+    - A program that makes a refused call gets an error at once; each pair of program and call is recorded once.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ Invariants:
     - Nothing that a model wrote is run: a fixed program gets numbers (`sent_program`, `remote_input`).
     - Two sessions of one process never use a machine at the same time.
 
-The machine is used as it is: setting it back between episodes is up to who provides it.
+The machine is used as it is: its provider must reset it between episodes.
 """
 
 import asyncio

@@ -126,7 +126,7 @@ class Sandbox:
             raise MissingDependencyError(reason)
 
     def _lay_out(self, profile: str) -> None:
-        if self._user is not None:  # who is another than we are, and must pass
+        if self._user is not None:  # another user than this process's, which must pass
             self.directory.parent.chmod(_PASSABLE)
             self.directory.chmod(_PASSABLE)
         self.home = self.directory / "home"  # in a sandbox: what its home directory begins with
@@ -168,7 +168,7 @@ class Sandbox:
                 self._give_to(self._user)
 
     def _give_to(self, user: UserId) -> None:
-        """Let the user of this desktop, who is another than we are, own what its programs write to."""
+        """Give the desktop's own user ownership of the directories that its programs write to."""
         for place in (self.home, self.directory / "shared", self.directory / "tmp", self._settings):
             for directory, folders, files in os.walk(place):
                 for name in (".", *folders, *files):

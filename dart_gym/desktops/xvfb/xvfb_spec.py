@@ -1,4 +1,4 @@
-"""Which specs an embedded desktop can meet. Apart, for who asks needs no X connection."""
+"""Check which specs an embedded desktop can meet. Can be imported without python-xlib."""
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.base.desktop import DesktopSpec

@@ -207,7 +207,10 @@ def extend(connection: sa.Connection, run_id: str, lease_id: str) -> None:
 
 
 def commit(connection: sa.Connection, run_id: str, lease_id: str, version: int) -> int:
-    """Mark a lease's groups trained, of one that ran out those nobody took; return how many others had. Idempotent."""
+    """Mark the lease's groups as trained and return how many were lost. Idempotent.
+
+    If the lease has expired, groups that another holder has taken since are skipped and counted as lost.
+    """
     row = find(connection, run_id, lease_id)
     if row.state == LeaseState.COMMITTED:
         return row.surplus

@@ -3,7 +3,7 @@
 Life of a trajectory: recorded -> leased -> trained, or expired (too old), rejected (by a rule of curation), pooled
 (demonstrations). Life of a group: open -> ready -> leased -> trained, or expired, rejected.
 
-Who needs a part takes the narrow class: `Recording` (rollouts), `Leasing` (any trainer), `Insight` (who looks).
+Code that needs a part takes the narrow class: `Recording` (rollouts), `Leasing` (trainers), `Insight` (readers).
 
 Invariants:
     - A row exists only for a trajectory whose files are complete.

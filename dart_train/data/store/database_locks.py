@@ -22,7 +22,7 @@ class DatabaseLocks:
         self._store = store
 
     def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
-        """Take a lock for `ttl_s` seconds, or hold it for longer; returns who has it now."""
+        """Take a lock for `ttl_s` seconds, or renew it; return its holder."""
 
         def work(connection: sa.Connection) -> str:
             moment = now(connection)

@@ -294,7 +294,7 @@ class Replica:
         except TimeoutError:
             raise EngineError(f"no answer within {timeout:.1f} s") from None
         if expected != (self.verified, self.updating_to):
-            return info  # an update began or ended meanwhile: whatever it says may be of before
+            return info  # an update began or ended meanwhile: the answer may be stale
         if self.verified is not None and self.updating_to is None and info.version != self.verified:
             raise EngineMismatch(
                 f"it says that it serves version {info.version}, it was given {self.verified}: it was started again or "
@@ -386,7 +386,7 @@ class Locks(Protocol):
     """Where locks are kept: `DatabaseLocks`. Its methods may block, and raise `DataError`."""
 
     def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
-        """Take a lock, or hold it for longer; returns who has it now."""
+        """Take a lock, or renew it; return its holder."""
 
     def give_back_lock(self, name: str, holder: str) -> None:
         """Let it go."""

@@ -289,7 +289,7 @@ def filling(samples: Sequence[Sample]) -> Sample:
 
 
 def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
-    """The samples of one rank: whole trajectories (their steps may share a row), the longest to who has least.
+    """The samples of one rank: whole trajectories (their steps may share a row), the longest to the emptiest rank.
 
     Every rank comes to the same division. A rank for which nothing is left takes a copy of the shortest sample with a
     weight of 0: it runs the model as the others do, and nothing of it counts.

@@ -52,7 +52,7 @@ class Cut:
 
 def is_sharded(model: Any) -> bool:
     """Return whether ranks hold parts of a model."""
-    from torch.distributed.fsdp import FSDPModule  # takes a second: not for who only reads checkpoints
+    from torch.distributed.fsdp import FSDPModule  # takes a second, which reading checkpoints does not need
 
     return isinstance(model, FSDPModule)
 
