@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dart_gym.core.outcomes import TerminalState
 
 Image = NDArray[np.uint8] | Future[tuple[str, bytes]]
-"""(H, W, 3) uint8, or the future of the image's hash and PNG, once no computation needs its pixels (`screenshots.pack`)."""
+"""(H, W, 3) uint8; once no computation needs its pixels, the future of its hash and PNG (`screenshots.pack`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""BatchGate: lets batch-wise rollouts continue once their batch was trained on and all engines serve the new weights."""
+"""BatchGate: batch-wise rollouts continue once their batch was trained on and all engines serve the new weights."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Check which specs an embedded desktop can meet. Can be imported without python-xlib."""
+"""Check which specs an embedded desktop can meet. Needs no X connection."""
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.base.desktop import DesktopSpec
