@@ -43,8 +43,8 @@ from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.processes.demo_models import demo_models
-from dart_train.processes.process_context import open_data
 from dart_train.processes.prepare import place_model
+from dart_train.processes.process_context import open_data
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import train_supervised
 

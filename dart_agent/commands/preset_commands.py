@@ -19,7 +19,9 @@ console = Console()
 
 
 def presets_command(
-    name: Annotated[str | None, typer.Argument(help="Of a preset, to print all that it says; without it: a list.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Of a preset, to print all that it says; without it: a list.")
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="With NAME: a model directory that is compared with it.")] = None,
     json_file: JsonOption = None,
 ) -> None:
@@ -47,7 +49,9 @@ def _list(json_file: Path | None) -> None:
 def _show(name: str, model: Path | None, json_file: Path | None) -> None:
     """Print everything that a preset says, as YAML; its prompts to the letter."""
     preset = get_preset(name)
-    said: dict[str, Any] = json.loads(json.dumps({"hash": preset.digest, "verified": preset.verified, **asdict(preset)}))
+    said: dict[str, Any] = json.loads(
+        json.dumps({"hash": preset.digest, "verified": preset.verified, **asdict(preset)})
+    )
     write_json(json_file, said)
     console.print(yaml.safe_dump(said, sort_keys=False, width=120), markup=False, highlight=False, soft_wrap=True)
     if model is not None:

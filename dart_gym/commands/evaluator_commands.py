@@ -1,4 +1,4 @@
-"""`dart-gym evaluator install`: OSWorld's evaluator in an environment of its own; `dart-gym doctor` says if it is there."""
+"""`dart-gym evaluator install`: OSWorld's evaluator in an environment of its own."""
 
 from pathlib import Path
 from typing import Annotated

@@ -27,7 +27,8 @@ from dart_gym.tasks.requirements.suite_check import check_suite, print_check, un
 from dart_gym.tasks.setup.download_cache import DOWNLOAD_TIMEOUT_S, DownloadCache
 
 app = typer.Typer(
-    help="List tasks, look at them, check whether they run here, fetch their files, write new ones.", no_args_is_help=True
+    help="List tasks, look at them, check whether they run here, fetch their files, write new ones.",
+    no_args_is_help=True,
 )
 
 CacheOption = Annotated[

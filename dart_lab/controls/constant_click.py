@@ -87,7 +87,9 @@ class ConstantClick(AddedPhase):
         write_json(target, {"label": "constant", "tasks": best_by_task(results, places)})
 
 
-async def _play(context: ProcessContext, places: Mapping[Candidate, Point], count: int) -> list[tuple[Candidate, float]]:
+async def _play(
+    context: ProcessContext, places: Mapping[Candidate, Point], count: int
+) -> list[tuple[Candidate, float]]:
     """The scores of all candidates: first those of every task's first place, then those of the second ones, ..."""
     config, client = context.config, context.client()
     first = config.evaluation.first_seed

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from dart_gym.utils.waits import waiting_for
 from dart_train.commands import data_care_commands
-from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, process_context, on_run
+from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, Timeout, on_run, process_context
 from dart_train.config.run_config import ConfigError
 
 if TYPE_CHECKING:

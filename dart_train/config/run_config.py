@@ -319,7 +319,11 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("rollout.seed", "seed", "the run has one seed"),
     ("warmup.seed", "seed", "the run has one seed"),
     ("rollout.engine.images", "agent.screenshots", "a prompt holds that many screenshots"),
-    ("rollout.engine.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
+    (
+        "rollout.engine.unavailable_timeout_s",
+        "rollout.unavailable_timeout_s",
+        "one time holds for all that may be away",
+    ),
     ("data.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""

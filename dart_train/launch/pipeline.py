@@ -135,7 +135,7 @@ class Pipeline:
             self.panel.finish(phase.name)
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Write down how far the run is, waiting for a disk that is full as its processes do. What it writes is a whole.
+        """Write down how far the run is, as a whole, waiting for a disk that is full as its processes do.
 
         Raises:
             RunDirectoryError: the disk stays full for too long, or something else is wrong with it.
@@ -403,7 +403,7 @@ def _in_ranks(argv: tuple[str, ...], each: int, nodes: int = 1) -> tuple[str, ..
 
 
 def cluster_server(url: str, config: Path) -> ProcessSpec:
-    """The environment cluster of a run as a process, as the section `cluster` of its configuration file describes it."""
+    """Return the environment cluster of a run, as the section `cluster` of its configuration file describes it."""
     arguments = ("serve", "--config", str(config), "--listen", url)
     spec = python_process("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
     return dataclasses.replace(spec, look=functools.partial(look_at, Path(parse_address(url).path)))

@@ -1,7 +1,7 @@
 """What a launcher does on a Ray cluster: processes go to nodes, a server of desktops to every node that offers some.
 
-Processes that read and write the run's directory stay on the launcher's node; the trainer's ranks have a placement group
-of their own, reserved before anything else takes their place; engines are started by the processes that use them.
+Processes that read and write the run's directory stay on the launcher's node; the trainer's ranks have a placement
+group of their own, reserved before anything else takes their place; engines are started by the processes that use them.
 
 Ray Train would bring a second supervisor, its own files and a directory that all nodes share. Here ranks are what they
 are on one machine, torchrun in one process tree, so that a lost rank is a lost process: it begins again from its state.

@@ -1,4 +1,4 @@
-"""How a run looks in a terminal: a pure function of what the processes wrote down. From 80 x 24 on; more room shows more.
+"""How a run looks in a terminal: a pure function of what its processes wrote. From 80 x 24 on; more room shows more.
 
 Every figure may be missing: an older line, a process that has just begun. What is missing is a dash or not there.
 """

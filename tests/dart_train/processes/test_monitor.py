@@ -12,8 +12,8 @@ import pytest
 from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.processes.learn import STOP_TRAINING, EndOfData
-from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.monitor import best_of, copy_version, hold, out_of_patience
+from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.rollout import seconds_left
 from dart_train.run.run_directory import RunDirectory
 

@@ -86,5 +86,7 @@ def test_a_log_is_shown_from_its_end(run):
 def test_a_run_that_is_not_there_is_named_with_those_that_are(run):
     answer = CliRunner().invoke(app, ["status", "other", "--runs-dir", str(run.root.parent)])
     assert isinstance(answer.exception, RunDirectoryError) and "there are: mine" in str(answer.exception)
-    shown = CliRunner().invoke(app, ["status", "mine", "--log", "rollout", "--lines", "1", "--runs-dir", str(run.root.parent)])
+    shown = CliRunner().invoke(
+        app, ["status", "mine", "--log", "rollout", "--lines", "1", "--runs-dir", str(run.root.parent)]
+    )
     assert shown.stdout == "line 99\n"
