@@ -25,7 +25,7 @@ _TRAINER = {
 }  # fmt: skip
 """Fields of `transformers.TrainingArguments`, with its defaults."""
 
-_CONSTANT = {
+_CONSTANT: Mapping[str, Mapping[str, Any]] = {
     "agent": {"report_errors": True},
     "warmup": {
         "schedule": "cosine", "final_share": 0.1, "weight_decay": 0.01, "adam_beta2": 0.98, "max_grad_norm": 1.0,

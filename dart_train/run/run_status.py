@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,4 +111,5 @@ class RunWindow:
 
     def ask(self, what: str, arguments: dict[str, Any]) -> str:
         """Return the answer of `status`, `stop` or `log`."""
-        return {"status": status, "stop": stop, "log": log}[what](self._run, **arguments)
+        answers: dict[str, Callable[..., str]] = {"status": status, "stop": stop, "log": log}
+        return answers[what](self._run, **arguments)
