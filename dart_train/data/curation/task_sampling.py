@@ -7,7 +7,7 @@ Invariants:
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dart_train.data.curation.rules import CurationConfig, TaskSampling
 
@@ -55,9 +55,9 @@ def success_share(rate: float | None, floor: float = 0.1) -> float:
     return max(floor, min(1.0, 4.0 * rate * (1.0 - rate)))
 
 
-def band_of(rate: float, bands: Sequence[float]) -> int:
+def band_of(rate: float) -> int:
     """Return the difficulty band of a success rate: 0 is the easiest; n falling boundaries make n + 1 bands."""
-    rising = [-bound for bound in bands]
+    rising = [-bound for bound in CURRICULUM_BANDS]
     return bisect_left(rising, -rate)
 
 
@@ -68,7 +68,7 @@ def curriculum_shares(success: Mapping[str, float | None], *, floor: float = 0.1
     Tasks of open bands have share 1, the others the floor: tasks below 0.3 wait until those above it average 0.6; a
     task that is learned moves up by itself.
     """
-    known = {task: (band_of(rate, CURRICULUM_BANDS), rate) for task, rate in success.items() if rate is not None}
+    known = {task: (band_of(rate), rate) for task, rate in success.items() if rate is not None}
 
     def is_open(band: int) -> bool:
         easier = [rate for other, rate in known.values() if other < band]
