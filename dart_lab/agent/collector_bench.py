@@ -1,7 +1,7 @@
 """The collector's pairs checked by pressing: the receiver must be the element that was meant; and their rate.
 
 Programs tell by accessibility who was focused, pressed, armed, checked, selected or expanded, a page tells by the
-event's target. Who tells must lie under the point; where nobody does, an element is silent: neither right nor wrong.
+event's target. The element that answers must lie under the point; a pair without an answer is neither right nor wrong.
 Elements that prove wrong are left out of the set that is written.
 """
 
