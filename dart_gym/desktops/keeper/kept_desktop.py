@@ -351,7 +351,7 @@ class KeeperLink:
             self.kill(message)
             raise self._gone(DesktopTimeoutError) from None
         except asyncio.CancelledError:
-            if not self._end and not answer.done():
+            if not self._end and (answer.cancelled() or not answer.done()):  # cancelling the caller cancels its answer
                 self._forgotten[number] = limit
                 self._writer.write(encode_message({"cancel": number}))
             raise

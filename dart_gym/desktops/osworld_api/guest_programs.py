@@ -6,30 +6,47 @@ LIST_DIRECTORY = """
 import json, os, sys
 
 LONGEST = 200_000
+DEEPEST = 200
 count = 0
 
-def tree(folder, above):
+def tree(parent, path, above):
+    # The folder at a path from an open one: absolute paths would take time with the square of the depth.
     global count
-    entry = {"type": "directory", "name": os.path.basename(folder), "children": []}
-    real = os.path.realpath(folder)
-    if real in above:  # a link to a folder that it lies in
-        return entry
+    entry = {"type": "directory", "name": os.path.basename(path), "children": []}
+    if len(above) > DEEPEST:
+        sys.exit(f"more than {DEEPEST} folders within each other")
     try:
-        names = sorted(os.listdir(folder))
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=parent)
     except OSError as error:
         return {"error": str(error)}
-    for name in names:
-        count += 1
-        if count > LONGEST:
-            sys.exit(f"more than {LONGEST} entries")
-        path = os.path.join(folder, name)
-        is_folder = os.path.isdir(path)
-        entry["children"].append(tree(path, above | {real}) if is_folder else {"type": "file", "name": name})
+    try:
+        status = os.fstat(folder)
+        real = status.st_dev, status.st_ino
+        if real in above:  # a link to a folder that it lies in
+            return entry
+        for found in sorted(os.scandir(folder), key=lambda found: found.name):
+            count += 1
+            if count > LONGEST:
+                sys.exit(f"more than {LONGEST} entries")
+            child = {"type": "file", "name": found.name}
+            if is_folder(found):
+                child = tree(folder, found.name, above | {real})
+            entry["children"].append(child)
+    except OSError as error:
+        return {"error": str(error)}
+    finally:
+        os.close(folder)
     return entry
+
+def is_folder(found):
+    try:
+        return found.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 if not os.path.isdir(sys.argv[1]):
     sys.exit(3)
-print(json.dumps(tree(sys.argv[1], frozenset())))
+print(json.dumps(tree(None, sys.argv[1], frozenset())))
 """
 
 DOWNLOAD = """
