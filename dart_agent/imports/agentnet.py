@@ -102,7 +102,10 @@ def _step(entry: Any, folders: list[Path], code: ActionFormat) -> tuple[Step, Pa
 
 
 def _image(folders: list[Path], name: str) -> Path:
+    fault: RefusedError | None = None
     for folder in folders:
-        if (folder / name).is_file():
+        try:
             return image_below(folder, name)
-    return image_below(folders[0], name)
+        except RefusedError as error:
+            fault = error if fault is None or str(fault).endswith("is missing") else fault
+    raise fault or RefusedError(f"the image {name[:100]!r} is missing")

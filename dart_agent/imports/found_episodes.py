@@ -125,9 +125,14 @@ def image_below(root: Path, name: str) -> Path:
         RefusedError: if there is no such file, or it lies outside of `root`.
     """
     path = root / name
-    if Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
+    try:
+        outside = Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve())
+        missing = not path.is_file()
+    except (OSError, ValueError) as error:  # too long, or with characters that no name has
+        raise RefusedError(f"the image {name[:100]!r} is no name of a file ({type(error).__name__})") from error
+    if outside:
         raise RefusedError(f"the image {name[:100]!r} lies outside of the data set")
-    if not path.is_file():
+    if missing:
         raise RefusedError(f"the image {name[:100]!r} is missing")
     return path
 

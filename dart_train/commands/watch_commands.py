@@ -51,4 +51,4 @@ def _directory(name: str, runs_dir: Path) -> Path:
     for place in (runs_dir / name, given, given.parent if given.name == RunDirectory(given).config.name else given):
         if RunDirectory(place).config.is_file():
             return place.resolve()
-    return runs_dir / name
+    return runs_dir / name if given.name == name else given

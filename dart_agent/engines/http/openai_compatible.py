@@ -152,7 +152,9 @@ class OpenAICompatibleEngine:
 def _read(data: Any) -> tuple[str, str, str]:
     """(text with its reasoning, the answer alone, finish reason) of a chat completion."""
     if isinstance(data, Mapping) and data.get("error") and not data.get("choices"):  # with status 200, as proxies do
-        raise EngineError(f"the server answered with an error: {str(data['error'])[:300]}")
+        error = data["error"]
+        said = error.get("message", error) if isinstance(error, Mapping) else error
+        raise EngineError(f"the server answered with an error: {str(said)[:300]}")
     if isinstance(data, str):
         raise EngineMismatch(
             f"the server answered with a page or a text instead of JSON ({data.strip()[:60]!r}): is the address the "
