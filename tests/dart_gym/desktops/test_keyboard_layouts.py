@@ -32,7 +32,8 @@ def strings(count: int, layout: str) -> list[str]:
 
 
 async def set_layout(desktop, layout: str) -> None:
-    await desktop.execute(["setxkbmap", "us" if layout == "xmodmap" else layout])
+    given = "us" if layout == "xmodmap" else layout
+    assert (await desktop.execute(["setxkbmap", "-option", "", *given.split()])).returncode == 0
     if layout == "xmodmap":
         await desktop.execute(["xmodmap", *XMODMAP])
 
@@ -164,6 +165,23 @@ async def test_every_layout_types_what_is_asked_for(start_desktop, until, name):
     program = PROGRAMS[name]()
     desktop = await program.open(start_desktop, until)
     assert await mistakes(program, desktop, LAYOUTS, SMALL) == []
+
+
+UNUSUAL = (
+    *("us -variant intl", "br", "gr", "il", "in", "th", "de -variant neo", "fr -variant bepo", "jp -variant kana86"),
+    *("us,ru,gr -option grp:caps_toggle", "us -option ctrl:swapcaps", "us -option shift:both_capslock"),
+    *("us -option compose:ralt", "de -option lv3:caps_switch", "us -option keypad:atm"),
+)
+"""Dead keys where others have signs, scripts without Latin letters, more levels, groups, and keys in other places."""
+
+
+async def test_unusual_layouts_type_what_is_asked_for_with_caps_lock_too(start_desktop, until):
+    program = Terminal()
+    desktop = await program.open(start_desktop, until)
+    assert await mistakes(program, desktop, UNUSUAL, 1) == []
+    await set_layout(desktop, "us")
+    await desktop.perform(Press(("capslock",)))
+    assert await mistakes(program, desktop, UNUSUAL, 1) == []
 
 
 @pytest.mark.slow
