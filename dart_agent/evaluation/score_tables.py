@@ -20,8 +20,8 @@ def score_table(scores: Sequence[TaskScore]) -> Table:
     names = ["episodes", "success", _INTERVAL, "mean\nscore", "steps", "lost"]
     table = _table("task", [*names, *([f"{cost}, all\nepisodes"] if cost else [])])
     for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
-        interval = _interval((score.low, score.high))
-        mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
+        interval = _interval((score.low, score.high) if score.episodes else None)
+        mean, steps = _number(score.mean_score, 2), _number(score.mean_steps, 1)
         row = [str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost)]
         table.add_row(as_cell(score.task_id), *row, *([f"{spent(score.usage)[cost]:,.4g}"] if cost else []))
     return table
@@ -133,6 +133,10 @@ def finite(value: float) -> float | None:
 
 def _percent(value: float, digits: int = 0) -> str:
     return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def _number(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _interval(interval: tuple[float, float] | None) -> str:

@@ -251,13 +251,7 @@ def main(
     findings = examine()
     requested = requested_parts(findings, asked)
     write_json(json_file, [asdict(finding) | {"requested": finding.part in requested} for finding in findings])
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "what", "found", "needed for", "what to do"):
-        table.add_column(title)
-    for finding in findings:
-        if finding.ok or finding.part in requested:
-            table.add_row(*_row(finding))
-    console.print(table)
+    console.print(_table([finding for finding in findings if finding.ok or finding.part in requested]))
     lacking = [finding for finding in findings if finding.part in requested and not finding.ok]
     missing = [finding for finding in lacking if not finding.optional or finding.part in asked]
     _print_optional(console, [finding for finding in lacking if finding not in missing])
@@ -274,6 +268,17 @@ def main(
     ready = step("`make quickstart`", "`dart-train init`" if TRAIN in requested else "`dart-agent init`")
     console.print(Text(f"\nThis machine is ready. {ready} is the next step.", "green"))
     return 0
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    """A row for each finding; without a column of steps where there is nothing to do. Long names go on below."""
+    titles = ["", "what", "found", "needed for", *(["what to do"] if any(not one.ok for one in findings) else [])]
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        table.add_row(*_row(finding)[: len(titles)])
+    return table
 
 
 def _row(finding: Finding) -> list[Text]:

@@ -385,7 +385,8 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConf
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         near = ", ".join(sorted(map(str, path.parent.glob("*.yaml")))) if path.parent.is_dir() else ""
-        raise ConfigError(f"no configuration {path}" + (f"; there are: {near}" if near else "")) from None
+        step = f"there are: {near}" if near else "`dart-train init` writes a first one"
+        raise ConfigError(f"no configuration {path}; {step}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
     except OSError as error:

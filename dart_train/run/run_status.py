@@ -99,7 +99,8 @@ def _check(run: RunDirectory) -> None:
     if not run.config.exists():
         near = ", ".join(sorted(path.parent.name for path in run.root.parent.glob("*/config.yaml")))
         raise RunDirectoryError(
-            f"no run {run.root.name!r} in {run.root.parent}{f'; there are: {near}' if near else ''}"
+            f"no run {run.root.name!r} in {run.root.parent}; "
+            + (f"there are: {near}" if near else "`dart-train run CONFIG` begins one, --runs-dir names another place")
         )
 
 

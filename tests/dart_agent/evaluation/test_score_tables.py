@@ -32,3 +32,9 @@ def test_every_header_and_number_is_whole_in_80_columns(usage):
     for whole in ("tasks", "episodes", "pass@1", "pass@4", "61 %", "5 - 100 %", "0 - 100 %", "of 40 tasks"):
         assert whole in apps, whole
     assert LONG in "".join(line.strip().split("  ")[0] for line in tasks.splitlines())  # folded, and nothing of it lost
+
+
+def test_what_was_never_scored_has_no_numbers():
+    total = TaskScore("s/a", 0, 0, 3, float("nan"), 0.0, 1.0, float("nan"), lost_by={"engine": 3})
+    said = shown(score_table([total]))
+    assert "nan" not in said and "0 - 100 %" not in said and said.count(" - ") >= 4
