@@ -59,7 +59,7 @@ class AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
         """Claim the modules that are left out, and what lies below them."""
         if name.split(".")[0] in ABSENT:
-            return importlib.machinery.ProcessSpec(name, self, is_package=True)
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec):
