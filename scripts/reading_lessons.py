@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.policies.oracle_policy import snapped
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.actions import Click, Move
 from dart_gym.desktops.base.desktop import DesktopSpec
@@ -35,7 +36,6 @@ from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.suites.drawn import DrawnScenario, load_tasks
 from dart_gym.tasks.suites.drawn import drawn_tasks as suite
 from dart_gym.tasks.suites.drawn.drawn_screens import State, Widget
-from dart_train.rollout.play.oracle_demonstrations import snapped
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.image_features import ImageFeatures
 from dart_train.trainer.policy_logprobs import response_logprobs, tower_features

@@ -37,7 +37,7 @@ NAVIGATION = {
     "Guides": {
         "Environments": ["environments", "tasks", "osworld", "sites", "cluster", "docker", "hubs", "security"],
         "Agents": ["policies", "engines", "presets", "grounding", "open_data"],
-        "Training": ["training", "one_node", "ray", "rollouts", "data", "curation", "plugins"],
+        "Training": ["training", "one_node", "ray", "rollouts", "data", "curation", "teachers", "rewards", "plugins"],
     },
     "Reference": ["settings_that_matter", "configuration", "formats", "losses", "protocol", "failures", "glossary"],
     "Results": ["quickstart", "multiturn", "efficiency", "ablations", "performance", "capacity"],

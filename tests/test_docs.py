@@ -37,7 +37,7 @@ REAL_MODEL = re.compile(r"tiny_model|TransformersEngine|Trainer")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)")
-SECTIONS = "model|cluster|agent|demonstrations|warmup|rollout|data|trainer|evaluation|controls"
+SECTIONS = "model|cluster|agent|demonstrations|warmup|rollout|teacher|rewards|data|trainer|evaluation|controls"
 SETTING = re.compile(rf"`((?:{SECTIONS})(?:\.\w+)+)`")
 FILE = re.compile(r"`((?:dart_gym|dart_agent|dart_train|configs|examples|scripts|sql|docker)/[\w./-]+)`")
 

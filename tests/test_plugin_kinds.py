@@ -13,6 +13,7 @@ import pytest
 from dart_agent.engines.engine_kinds import ENGINES
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.formats.format_registry import FORMATS
+from dart_agent.judging.judge import REWARDS
 from dart_agent.policies.planned_policies import PLANNERS
 from dart_agent.policies.policy_factory import POLICIES
 from dart_gym.cluster.server.client_protocols import CLIENT_PROTOCOLS
@@ -25,13 +26,14 @@ from dart_train.config.added_phases import ADDED_PHASES
 from dart_train.data.curation.drop_rules import RULES
 from dart_train.data.curation.fork_settings import FORK_RULES
 from dart_train.rollout.settings.rollout_config import SCHEDULERS
+from dart_train.rollout.settings.teacher_config import TEACHERS
 from dart_train.trainer.losses.advantages import ADVANTAGES
 from dart_train.trainer.losses.surrogates import LOSSES
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
 KINDS: list[Registry] = [
     SUITES, DESKTOPS, PROVIDERS, CLIENT_PROTOCOLS, FORMATS, POLICIES, EXPORTERS, ENGINES, RULES, LOSSES, ADVANTAGES,
-    TRAINERS, PLANNERS, ADDED_PHASES, FORK_RULES, SCHEDULERS,
+    TRAINERS, PLANNERS, ADDED_PHASES, FORK_RULES, SCHEDULERS, TEACHERS, REWARDS,
 ]  # fmt: skip
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "guides" / "plugins.md").read_text()

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dart_agent.commands import ground_commands, record_commands
 from dart_agent.commands.agent_init import init
+from dart_agent.commands.judge_command import judge_command
 from dart_agent.commands.preset_commands import presets_command
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
@@ -61,6 +62,7 @@ app = typer.Typer(
 add_common_options(app, "dart-agent")
 console = Console()
 record_commands.mount(app)
+app.command("judge")(judge_command)
 app.command()(init)
 app.command("presets")(presets_command)
 app.add_typer(ground_commands.app, name="ground")

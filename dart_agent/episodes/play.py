@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
@@ -81,6 +82,7 @@ async def play(
     time_limit_s: float | None = None,
     turn_limit_s: float | None = None,
     pacing: str | None = None,
+    accessibility: bool = False,
     recorder: EpisodeRecorder | None = None,
     on_phase: PhaseHook = ignore_phase,
 ) -> Trajectory:
@@ -98,6 +100,7 @@ async def play(
         turn_limit_s: seconds that one decision may take; a policy that takes longer ends the episode as MODEL_ERROR.
             None for no limit.
         pacing: how long the desktop waits for its screen, a name of `sessions.reset_request`; None for the default.
+        accessibility: whether observations hold the accessibility tree.
         recorder: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
         on_phase: told which phase begins.
 
@@ -112,7 +115,10 @@ async def play(
     timings = _Timings()
     on_phase("reset")
     started = time.perf_counter()
-    result = await session.reset(task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing)
+    wanted: dict[str, Any] = {"accessibility": True} if accessibility else {}
+    result = await session.reset(
+        task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing, **wanted
+    )
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, task_hash = result.observation.instruction, str(result.info.get("task_hash", ""))
     repeats = bool(result.info.get("deterministic", True))
@@ -162,6 +168,8 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
         error=decision.error,
         terminal=str(decision.terminal or ""),
         actor=decision.actor,
+        advice=decision.advice,
+        progress=_progress(result),
         pixels=Pixels(observation.screenshot, prompt.images if prompt is not None else (), after),
     )
     if generation is None:
@@ -175,6 +183,12 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
         finish_reason=generation.finish_reason,
         entropy=generation.entropy,
     )
+
+
+def _progress(result: StepResult) -> float | None:
+    """How far the task is, where its scenario knows."""
+    found = result.info.get("progress")
+    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 
 
 def lost_by(terminal: TerminalState, evaluation: Evaluation) -> str:

@@ -65,6 +65,12 @@ class Step:
         finish_reason: why the engine stopped, "stop" or "length"; "" without a model.
         entropy: mean over the sampled ids of the entropy that each was sampled with, in nats; None where the engine did
             not record it.
+        advice: what a teacher was told, or would have answered, in this state; "" where nobody was asked.
+        target_ids: the response that a teacher would have given, the stop token included; empty without one.
+        teacher_logprobs: natural log-probability of each of `response_ids` under a teacher; empty without one.
+        progress: share of the task that was done after it, where the task has checkpoints; None where it has none.
+        rewards: what judges say of it, by their names (`dart_agent.judging`).
+        reward: of training, of this step: what they say by their weights; None where no judge spoke of it.
         pixels: the images themselves, until a recorder has stored them; not a part of the record.
     """
 
@@ -88,12 +94,23 @@ class Step:
     tokens: tuple[str, ...] = ()
     finish_reason: str = ""
     entropy: float | None = None
+    advice: str = ""
+    target_ids: tuple[int, ...] = ()
+    teacher_logprobs: tuple[float, ...] = ()
+    progress: float | None = None
+    rewards: dict[str, float] = field(default_factory=dict)
+    reward: float | None = None
     pixels: Pixels | None = field(default=None, repr=False, compare=False)
 
     @property
     def generated(self) -> bool:
         """Return whether an engine answered: then the ids are those that it used and sampled."""
         return bool(self.finish_reason)
+
+    @property
+    def taught(self) -> bool:
+        """Return whether a teacher has said something to learn from."""
+        return bool(self.target_ids or self.teacher_logprobs)
 
     @property
     def shown_images(self) -> tuple[str, ...]:
@@ -122,7 +139,8 @@ class Trajectory:
         policy: the policy as it was named on the command line; "" for rollouts.
         app: the task's application, or its suite where it names none; "" where nobody asked.
         terminal: how it ended; INTERRUPTED too where its writer was killed.
-        score: in [0, 1], the reward of training; None without a score (environment, evaluator or engine failed).
+        score: in [0, 1], the evaluator's, and the reward of training unless judges take part; None without a score
+            (environment, evaluator or engine failed).
         status: of the evaluation, a value of `EvaluationStatus`; "" where none took place.
         evaluator: name and version of what computed the score.
         detail: what environment, evaluator or engine say about a failure or a low score.
@@ -134,6 +152,8 @@ class Trajectory:
         timings: seconds by phase, summed over the episode ("reset", "step", "evaluate", "generate", ...).
         usage: what a hosted model took: tokens by kind ("input", "cached", "written", "output"), "requests", "usd".
         ended_at: Unix time.
+        rewards: what judges say of it, by their names, beside the evaluator's score and never in its place.
+        reward: of training, where judges take part; None where it is the score.
         steps: the decisions; empty where only the outcome was asked for.
     """
 
@@ -162,6 +182,8 @@ class Trajectory:
     forked_from: str = ""
     fork_step: int = 0
     deterministic: bool = True
+    rewards: dict[str, float] = field(default_factory=dict)
+    reward: float | None = None
     steps: tuple[Step, ...] = ()
 
     @property
@@ -173,6 +195,26 @@ class Trajectory:
     def trainable(self) -> bool:
         """Return whether it counts in its group: it ended in a trainable state, with a score and with steps."""
         return self.terminal.trainable and self.score is not None and bool(self.steps)
+
+    @property
+    def judged(self) -> bool:
+        """Return whether a judge takes part in its reward of training."""
+        return self.reward is not None or any(step.reward is not None for step in self.steps)
+
+    @property
+    def training_reward(self) -> float:
+        """What the episode is reinforced by: its score and what judges say of it; 0 without a score."""
+        return self.reward if self.reward is not None else self.score or 0.0
+
+    @property
+    def whole_reward(self) -> float:
+        """The same with the rewards of its steps: by it groups are told to have a signal."""
+        return self.training_reward + sum(step.reward or 0.0 for step in self.steps)
+
+    @property
+    def taught_steps(self) -> int:
+        """Number of steps of which a teacher has said something to learn from."""
+        return sum(step.taught for step in self.steps)
 
     @property
     def oldest_version(self) -> int:

@@ -45,9 +45,26 @@ _BEGINNING = (
 _TRAJECTORY_FIELDS = frozenset(field.name for field in fields(Trajectory)) - {"steps"}
 _SELDOM = {"forked_from": "", "fork_step": 0, "deterministic": True}
 """Of the beginning, what is written only where it is something else."""
-_END = tuple(field.name for field in fields(Trajectory) if field.name in _TRAJECTORY_FIELDS - {*_BEGINNING, *_SELDOM})
-_STEP = tuple(field.name for field in fields(Step) if field.name != "pixels")
-_STEP_FIELDS = frozenset(_STEP)
+_END_SELDOM: dict[str, Any] = {"rewards": {}, "reward": None}
+"""Of the end, what is written only where it is something else."""
+
+_END = tuple(
+    field.name
+    for field in fields(Trajectory)
+    if field.name in _TRAJECTORY_FIELDS - {*_BEGINNING, *_SELDOM, *_END_SELDOM}
+)
+_STEP_FIELDS = frozenset(field.name for field in fields(Step)) - {"pixels"}
+_STEP_SELDOM: dict[str, Any] = {
+    "advice": "",
+    "target_ids": (),
+    "teacher_logprobs": (),
+    "progress": None,
+    "rewards": {},
+    "reward": None,
+}
+"""Of a step, what is written only where it is something else."""
+
+_STEP = tuple(field.name for field in fields(Step) if field.name in _STEP_FIELDS - _STEP_SELDOM.keys())
 _LONGEST_NAME = 150
 IMAGE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -60,12 +77,14 @@ def pack_beginning(trajectory: Trajectory) -> bytes:
 
 def pack_step(step: Step) -> bytes:
     """Return one step, without pixels."""
-    return _pack({name: getattr(step, name) for name in _STEP})
+    seldom = {name: value for name in _STEP_SELDOM if (value := getattr(step, name)) != _STEP_SELDOM[name]}
+    return _pack({**{name: getattr(step, name) for name in _STEP}, **seldom})
 
 
 def pack_end(trajectory: Trajectory) -> bytes:
     """Return how a trajectory ended."""
-    return _pack({name: getattr(trajectory, name) for name in _END})
+    seldom = {name: value for name in _END_SELDOM if (value := getattr(trajectory, name)) != _END_SELDOM[name]}
+    return _pack({**{name: getattr(trajectory, name) for name in _END}, **seldom})
 
 
 def pack_trajectory(trajectory: Trajectory) -> bytes:

@@ -71,6 +71,16 @@ class ModelTokens:
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in more])
         return cls._of(tokenizer, _stop_ids(Path(model_dir)), str(path), _head_rows(Path(model_dir)))
 
+    def difference(self, other: ModelTokens) -> str:
+        """Return where the ids of another tokenizer mean something else, in one line; "" where all mean the same."""
+        own = self._tokenizer.get_vocab(with_added_tokens=True)
+        theirs = other._tokenizer.get_vocab(with_added_tokens=True)
+        if own == theirs:
+            return ""
+        token, _ = min(own.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))
+        mine, its = own.get(token, "no token"), theirs.get(token, "no token")
+        return f"{len(own)} and {len(theirs)} tokens, and {token!r} is {mine} in the one and {its} in the other"
+
     def save(self, path: Path) -> None:
         """Write the `tokenizer.json`."""
         self._tokenizer.save(str(path))

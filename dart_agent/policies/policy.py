@@ -32,6 +32,7 @@ class Decision:
         terminal: PARSE_ERROR or MODEL_ERROR end the episode.
         actor: who decided: "policy", "oracle" or "human"; recorded with the step.
         usage: what a hosted model took, by kind of tokens, and in USD.
+        advice: what a teacher says about the state, beside the decision; recorded with the step.
     """
 
     actions: tuple[Action, ...] = ()
@@ -43,6 +44,7 @@ class Decision:
     generation: Generation | None = None
     actor: str = "policy"
     usage: Mapping[str, float] = field(default_factory=dict)
+    advice: str = ""
 
 
 class Policy(Protocol):
@@ -66,6 +68,7 @@ class PlayableSession(Protocol):
         max_steps: int | None = None,
         time_limit_s: float | None = None,
         pacing: str | None = None,
+        accessibility: bool = False,
     ) -> StepResult:
         """Start an episode."""
 

@@ -27,7 +27,9 @@ from dart_train.config.resources_config import ResourcesConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.maintenance.retention_plan import RetentionConfig
+from dart_train.rollout.settings.reward_config import RewardConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.rollout.settings.teacher_config import TeacherConfig
 from dart_train.trainer.settings.supervised_config import WarmupConfig
 from dart_train.trainer.settings.trainer_section import TrainerConfig
 
@@ -251,6 +253,11 @@ class RunConfig(Section):
     demonstrations: DemonstrationConfig = DemonstrationConfig()
     warmup: WarmupConfig = WarmupConfig()
     rollout: RolloutConfig
+    teacher: TeacherConfig = TeacherConfig()
+    rewards: dict[str, RewardConfig] = Field(
+        default_factory=dict,
+        description="Judges, by the names under which their values are recorded beside the evaluator's score.",
+    )
     data: DataConfig = DataConfig()
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -274,6 +281,11 @@ class RunConfig(Section):
             raise ValueError(
                 "data.curation.forks replays what the run's own model said, and agent.planner has another one speak: "
                 "leave one of them out"
+            )
+        if self.teacher.kind and self.agent.planner:
+            raise ValueError(
+                "teacher.kind teaches the run's own model in the states that it came to, and agent.planner has another "
+                "one speak: leave one of them out"
             )
         monitor = self.evaluation.monitor
         if self.evaluation.final == "best" and not monitor.every_rollouts:
@@ -304,6 +316,8 @@ class RunConfig(Section):
         trainer = self.trainer
         steps = trainer.num_iterations * trainer.mini_batches  # on each lease
         _set(self, "data.curation.leases_per_version", trainer.publish_steps / steps)
+        _set(self, "trainer.teacher_when", self.teacher.when if self.teacher.kind else "never")
+        _set(self, "trainer.teacher_coef", self.teacher.coef)
 
     @property
     def train_tasks(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dart_train.core.tolerances import HALF_MEAN
 
-AlarmName = Literal["engine_gap", "policy_gap", "importance", "weights", "signal", "dropped", "collapse"]
+AlarmName = Literal["engine_gap", "policy_gap", "importance", "weights", "signal", "dropped", "teacher", "collapse"]
 PREFIX = "alarm/"
 ENGINE_GAP_HALF, ENGINE_GAP_EXACT = HALF_MEAN, 0.01
 """Largest mean difference between the engine's and the trainer's log-probabilities of the same weights, in nats, where
@@ -75,14 +75,19 @@ ALARMS = (
         "raise learning_rate, or look for gradients that are zero (grad_norm, frac_reward_zero_std)",
     ),
     Alarm(
-        "signal", "frac_reward_zero_std", 0.9, True,
+        "signal", "frac_no_signal", 0.9, True,
         "almost all groups have equal rewards, so that they teach nothing",
-        "choose tasks that succeed sometimes, raise rollout.group_size, or fill the experience pool",
+        "choose tasks that succeed sometimes, raise rollout.group_size, fill the experience pool, or set teacher.kind",
     ),
     Alarm(
         "dropped", "dropped/share", 0.5, True,
         "most sampled steps cannot be trained on",
         "the metrics dropped/* count the reasons; too_long: raise the model's positions or shorten prompts",
+    ),
+    Alarm(
+        "teacher", "teacher/answered", 0.5, False,
+        "most steps that the teacher was to teach come without a lesson",
+        "the rollout service's log says why: is its engine running, and have the tasks an oracle?",
     ),
     Alarm(
         "collapse", "collapse", 0.99, True,

@@ -16,6 +16,7 @@ from dart_train.preflight.model_check import model_problems
 from dart_train.preflight.settings_check import settings_problems
 from dart_train.preflight.store_check import store_problems
 from dart_train.preflight.task_check import task_problems
+from dart_train.preflight.teacher_check import teacher_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def check_run(config: RunConfig, runs_dir: Path, *, occupied: bool = True) -> Ch
         problems.append(str(error))
     ranks = placement.demand.ranks if placement is not None else config.resources.trainer_ranks or 2
     problems += [*settings_problems(config, ranks), *model_problems(config), *task_problems(config)]
+    problems += teacher_problems(config)
     problems += store_problems(config)
     if placement is not None:
         problems += machine_problems(config, placement, gpus, runs_dir)
@@ -67,5 +69,5 @@ def check_elsewhere(config: RunConfig, *, model_here: bool = True, stores: bool 
     """
     problems = settings_problems(config, config.resources.trainer_ranks or 2)
     problems += store_problems(config) if stores else []
-    problems += model_problems(config) if model_here else []
+    problems += [*model_problems(config), *teacher_problems(config)] if model_here else []
     return Checked(tuple(dict.fromkeys([*problems, *task_problems(config, here=False)])))

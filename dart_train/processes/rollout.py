@@ -22,10 +22,13 @@ from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.processes.learn import ROLLOUTS_ENDED
 from dart_train.processes.process_context import ProcessContext, published
+from dart_train.processes.run_judges import make_judges
 from dart_train.processes.run_policy import make_policy
+from dart_train.processes.run_teacher import make_teacher
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
 from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary
+from dart_train.rollout.settings.reward_config import judge_warnings
 from dart_train.rollout.settings.rollout_config import EnginePlaces, RolloutConfig
 from dart_train.run.run_directory import MAX_SOCKET_PATH, RunDirectory
 from dart_train.terminal.panel import RolloutPanel
@@ -47,6 +50,8 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
     config = context.config.rollout
     listen = listen_address(config.metrics_listen, context.run)
     service_http.parse_listen(listen)
+    for warning in judge_warnings(context.config.rewards):
+        _log.warning("%s", warning)
     with insist(context.open_data, config.unavailable_timeout_s) as data:
         newest = insist(lambda: published(data), config.unavailable_timeout_s)
         insist(lambda: data.set_fact(ROLLOUTS_ENDED, False), config.unavailable_timeout_s)
@@ -62,6 +67,9 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
             places=places,
             on_wait=context.progress().waits,
             nodes=engines_on_nodes(context.config, context.run),
+            teacher=context.config.teacher,
+            make_teacher=make_teacher(newest.path, context.config, context.run.logs),
+            judges=make_judges(context.config),
         )
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ

@@ -19,6 +19,7 @@ from dart_train.data.groups import trajectory_rows
 from dart_train.data.insight import statistics
 from dart_train.data.manager.run_insight import Insight
 from dart_train.report.report_data import Curve, Rate, ReportData, TaskFigures, TimeSeries, Turns, mean_rate, smooth
+from dart_train.rollout.settings.reward_config import judge_warnings
 from dart_train.run.run_directory import RunDirectory, RunState, read_json
 
 CURVE_WINDOW = 160
@@ -29,6 +30,8 @@ STRETCHES = 12
 """Parts of the training by which the report says how rollouts were spent."""
 ENTROPY_ROLLOUTS = 200
 """Rollouts at both ends of the training whose entropies are compared."""
+MOST_NAMED = 6
+"""Tasks that a note lists."""
 PHASE_TITLES = {
     "prepare": "model",
     "demonstrate": "demonstrations by the oracles",
@@ -88,7 +91,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     throughput = data.read(statistics.throughput, *span, workers=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
-    forks = data.read(statistics.forks)
+    forks, taught = data.read(statistics.forks), data.read(statistics.taught)
     figures: dict[str, float | int | str | None] = {
         **_success(config, evaluations),
         "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
@@ -110,6 +113,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "seed": config.seed,
         "lives": state.values["lives"],
         **_fork_figures(forks),
+        **_taught_figures(config, taught),
     }
     return ReportData(
         name=config.name,
@@ -124,7 +128,14 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        notes=[*notes(config, evaluations), *fork_notes(forks), *alarm_notes(run), *change_notes(run)],
+        notes=[
+            *notes(config, evaluations),
+            *fork_notes(forks),
+            *taught_notes(config, taught),
+            *judge_notes(config),
+            *alarm_notes(run),
+            *change_notes(run),
+        ],
         config_yaml=run.config.read_text(),
     )
 
@@ -332,6 +343,45 @@ def fork_notes(forks: statistics.ForkCounts) -> list[str]:
     tasks = ", ".join(f"{task} ({count})" for task, count in forks.given_up.items())
     gone = sum(forks.given_up.values())
     return [f"{said} {gone} of them were given up, since a replay came out differently: {tasks}." if gone else said]
+
+
+def _taught_figures(config: RunConfig, taught: statistics.TaughtCounts) -> dict[str, int]:
+    """Return the numbers of a run with a teacher; nothing for one without."""
+    if config.teacher.kind is None:
+        return {}
+    return {
+        "taught_episodes": sum(taught.episodes.values()),
+        "taught_steps": taught.steps,
+        "taught_groups": taught.groups,
+    }
+
+
+def taught_notes(config: RunConfig, taught: statistics.TaughtCounts) -> list[str]:
+    """Return what the report says of the teacher, tasks that it taught most by name."""
+    if config.teacher.kind is None:
+        return []
+    if not taught.episodes:
+        return [f"The teacher {config.teacher.kind} taught nothing: see the rollout service's log."]
+    most = sorted(taught.episodes.items(), key=lambda item: (-item[1], item[0]))
+    tasks = ", ".join(f"{task} ({count})" for task, count in most[:MOST_NAMED])
+    rest = f" and {len(most) - MOST_NAMED} other tasks" if len(most) > MOST_NAMED else ""
+    return [
+        f"Teacher: {config.teacher.kind} taught {taught.steps} steps of {sum(taught.episodes.values())} rollouts, by "
+        f"task {tasks}{rest}; {taught.groups} groups with equal rewards were trained on only because of that. Success, "
+        "before and after, is the evaluators', and the policy is tested without the teacher."
+    ]
+
+
+def judge_notes(config: RunConfig) -> list[str]:
+    """Return what the report says of judges that took part in the reward of training, and what is against them."""
+    names = [name for name, one in config.rewards.items() if one.weight]
+    if not names:
+        return []
+    return [
+        f"Judges took part in the reward of training: {', '.join(names)}. Success, scores and curves on this page are "
+        "the evaluators' alone.",
+        *judge_warnings(config.rewards),
+    ]
 
 
 def change_notes(run: RunDirectory) -> list[str]:

@@ -59,6 +59,7 @@ def status(run: RunDirectory) -> str:
         lines.append(f"  {name}{where}: {'runs' if process['runs'] else 'does not run'}{again}")
     lines += [f"  {line}" for line in facts.get("waiting", ()) if pid]
     lines += [f"  alarm {alarm.name}: {alarm.meaning}; {alarm.advice}" for alarm in _alarms(run)]
+    lines += _teacher(run)
     if not pid:
         lines.append("  the command that began it goes on with it")
     return "\n".join(lines)
@@ -70,6 +71,17 @@ def _alarms(run: RunDirectory) -> list[Alarm]:
     for row in read_metrics(run.metrics("trainer")):
         newest = row
     return raised_in(newest)
+
+
+def _teacher(run: RunDirectory) -> list[str]:
+    """What the rollout service's newest line says of the teacher; nothing without one."""
+    said: dict[str, Any] = {}
+    for row in read_metrics(run.metrics("rollout")):
+        said = row.get("teacher") or {}
+    if not said:
+        return []
+    away = f"; {said['away']}; training goes on without it" if said["away"] else ""
+    return [f"  teacher: {said['steps']} steps taught, {said['untaught']} not{away}"]
 
 
 def stop(run: RunDirectory) -> str:

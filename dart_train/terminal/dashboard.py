@@ -336,6 +336,8 @@ def _alerts(view: View) -> list[RenderableType]:
             lines.append(
                 (f"{availability['what']} for {clock(availability['seconds'])}: {availability['reason']}", "bold red")
             )
+        if away := view.rollout.get("teacher", {}).get("away"):
+            lines.append((f"{away}; training goes on without it", "yellow"))
         for task, reason in view.rollout.get("left_out", {}).items():
             lines.append((f"{task} is left out: {reason}", "yellow"))
         for alarm in raised_in(view.trainer):

@@ -13,7 +13,7 @@ Invariants:
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -59,6 +59,7 @@ class StepSettings:
         old_logprobs: what the ratio is taken against: the policy as it is, that before the first update on a lease,
             or what the engine recorded.
         recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
+        teacher_coef: weight of what a teacher says: of the reverse KL, and of the cross-entropy on its answers.
         reduce_once: whether sharded ranks put their gradients together once a step, after its last micro-batch.
     """
 
@@ -69,6 +70,7 @@ class StepSettings:
     recorded_entropies: bool = False
     supervised_coef: float = 0.0
     supervised_rows: int = 16
+    teacher_coef: float = 1.0
     micro_batch_tokens: int = 16384
     reduce_once: bool = False
     seed: int = 42
@@ -350,12 +352,16 @@ class StepRunner:
             work.cost.add_pass(micro, shared, trained=False, keeps_features=kept_features is not None)
         kept = part.rows_of(micro, part.kept).to(logprobs.device) if part.kept else None
         by_token = self._settings.selection.level == "token"
+        old = self._old_logprobs(micro, logprobs)
+        coef = self._settings.teacher_coef
         scored = losses.Scored(
             logprobs=logprobs,
             entropies=entropies,
-            old_logprobs=self._old_logprobs(micro, logprobs),
+            old_logprobs=old,
             mask=micro.mask,
-            advantages=micro.advantages,
+            advantages=losses.taught_advantages(
+                micro.advantages, old, micro.teacher_logprobs, micro.teacher_known, coef
+            ),
             behaviour_logprobs=micro.behaviour_logprobs,
             behaviour_known=micro.behaviour_known,
             reference_logprobs=reference,
@@ -365,11 +371,17 @@ class StepRunner:
         )
         result = losses.objective(scored, self._settings.objective, part.normalizer)
         work.statistics.add(micro, scored, result)
-        if not bool(micro.supervised.any()):
-            return result.loss
-        nll = losses.nll_loss(logprobs, micro.mask, micro.demonstrated, part.normalizer)
-        work.statistics.add_nll(nll.detach() / self._ranks.count)
-        return result.loss + self._settings.supervised_coef * nll
+        loss = result.loss
+        for name, weights, weight, tokens in (
+            ("supervised_loss", micro.demonstrated, self._settings.supervised_coef, part.normalizer.supervised_tokens),
+            ("teacher/loss", micro.targets, coef, part.normalizer.taught_tokens),
+        ):
+            if bool(weights.any()):
+                normalizer = replace(part.normalizer, supervised_tokens=tokens)
+                nll = losses.nll_loss(logprobs, micro.mask, weights, normalizer)
+                work.statistics.add_nll(name, nll.detach() / self._ranks.count)
+                loss = loss + weight * nll
+        return loss
 
     def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor) -> Tensor:
         """(S, T) log-probabilities that the ratio is taken against, without gradient."""

@@ -44,6 +44,9 @@ class StepStatistics:
         if result.divergence is not None:
             self._mean("kl", result.divergence[mask])
         self._gap("gap/staleness", logprobs, old, mask)
+        judged = micro.teacher_known & mask
+        if bool(judged.any()):
+            self._mean("teacher/reverse_kl", (old - micro.teacher_logprobs)[judged])
         known = scored.behaviour_known & mask
         if bool(known.any()):
             self._behaviour(micro, scored, result.weight, known)
@@ -75,10 +78,10 @@ class StepStatistics:
             self._sums.setdefault("step_entropy_kept", 0.0)
             self._counts["step_entropy_kept"] = self._counts.get("step_entropy_kept", 0) + dropped.steps
 
-    def add_nll(self, loss: Tensor) -> None:
-        """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""
-        self._sums["supervised_loss"] = self._sums.get("supervised_loss", 0.0) + float(loss)
-        self._counts["supervised_loss"] = 0  # a sum of shares of all ranks
+    def add_nll(self, name: str, loss: Tensor) -> None:
+        """Take in a micro-batch's share in a cross-entropy by its log name, in nats per token of all ranks."""
+        self._sums[name] = self._sums.get(name, 0.0) + float(loss)
+        self._counts[name] = 0  # a sum of shares of all ranks
 
     def absorb(self, other: StepStatistics) -> None:
         """Take in what another rank counted."""

@@ -66,6 +66,8 @@ class Sampling:
         ids_below: number of ids that the tokenizer has: what the rows behind them in a model's head stand for is no
             token, and a response with one is refused. None where that is unknown.
         training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
+        given_ids: a response that is there already: the engine samples nothing and returns these ids with their
+            log-probabilities. An engine that cannot refuses. () to sample.
     """
 
     max_tokens: int = 32
@@ -75,6 +77,12 @@ class Sampling:
     suppressed_ids: tuple[int, ...] = ()
     ids_below: int | None = None
     training: bool = False
+    given_ids: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Most tokens of the response."""
+        return len(self.given_ids) or self.max_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,8 +135,13 @@ def checked(generation: Generation, sampling: Sampling) -> Generation:
         raise BadResponse(f"the engine returned a {type(generation).__name__} instead of a Generation")
     ids = token_ids(generation.response_ids, below=sampling.ids_below)
     check_suppressed(ids, sampling)
-    if len(ids) > sampling.max_tokens and generation.logprobs:
-        raise BadResponse(f"the response has {len(ids)} tokens, at most {sampling.max_tokens} were asked for")
+    if sampling.given_ids and ids != sampling.given_ids:
+        raise BadResponse(
+            f"the engine was given a response of {len(sampling.given_ids)} tokens and returned another one: it "
+            "samples, and cannot say how likely given tokens are (Sampling.given_ids)"
+        )
+    if len(ids) > sampling.length and generation.logprobs:
+        raise BadResponse(f"the response has {len(ids)} tokens, at most {sampling.length} were asked for")
     if sampling.training and not ids:
         raise BadResponse("the response is empty")
     listed = items(generation.logprobs, "the list of log-probabilities")

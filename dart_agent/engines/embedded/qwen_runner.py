@@ -8,6 +8,7 @@ Invariants:
     - Rows are padded on the left; a row's result does not depend on what else is in the batch (up to rounding).
     - Every row has its own random stream, drawn by inverting the cumulative distribution.
     - Suppressed ids have probability zero, before the softmax.
+    - Given ids go through the same steps as sampled ones, so that their log-probabilities are those of sampling them.
     - After a prompt that ends in a head's <ACTOR>, patch n of its newest image is drawn in the place of token n.
 """
 
@@ -104,14 +105,14 @@ class QwenRunner:
             raise RequestRefused(f"the prompt has {pads} image pads, its {len(prompt.images)} images need {need}")
         if not prompt.token_ids or sampling.max_tokens < 1:
             raise RequestRefused("a request needs a prompt and max_tokens of at least 1")
-        ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids)
+        ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids, *sampling.given_ids)
         if not 0 <= min(ids) <= max(ids) < self._vocab:
             raise RequestRefused(f"the request has token ids outside [0, {self._vocab})")
         if self._points(prompt) and need > self._vocab:
             raise RequestRefused(f"{need} patches to choose among are more than the model's {self._vocab} tokens")
-        if len(prompt.token_ids) + sampling.max_tokens > self._max_length:
+        if len(prompt.token_ids) + sampling.length > self._max_length:
             raise RequestRefused(
-                f"prompt of {len(prompt.token_ids)} tokens and {sampling.max_tokens} new ones exceed the model's "
+                f"prompt of {len(prompt.token_ids)} tokens and {sampling.length} new ones exceed the model's "
                 f"{self._max_length} positions: keep fewer screenshots or texts"
             )
         if sampling.temperature < 0:
@@ -134,7 +135,7 @@ class QwenRunner:
             for level in range(1, self._tower.levels):
                 deep.append(torch.zeros_like(embeds))
                 deep[-1][places] = features[:, level]
-        room = max(sampling.max_tokens for sampling in samplings)
+        room = max(sampling.length for sampling in samplings)
         state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep, [cached for _, _, cached in known])
         for row, (prompt, keys) in enumerate(zip(distinct, digests, strict=True)):
             self._prefixes.keep(prompt.token_ids, keys, state, row)
@@ -219,17 +220,24 @@ class _Draws:
     """The state of sampling a batch: which rows are finished, and what was drawn."""
 
     def __init__(self, samplings: Sequence[Sampling], vocab: int, stream: torch.Generator, device: Any) -> None:
-        count, steps = len(samplings), max(sampling.max_tokens for sampling in samplings)
+        count, steps = len(samplings), max(sampling.length for sampling in samplings)
         self._samplings = samplings
-        self._uniform = torch.empty(count, steps, dtype=torch.float64)
+        self._uniform = torch.zeros(count, steps, dtype=torch.float64)
+        self._given = torch.full((count, steps), -1)
         self._banned = torch.zeros(count, vocab, dtype=torch.bool)
         self._stops = torch.zeros(count, vocab, dtype=torch.bool)
         for row, sampling in enumerate(samplings):
+            self._banned[row, list(sampling.suppressed_ids)] = True
+            if sampling.given_ids:
+                self._given[row, : sampling.length] = torch.tensor(sampling.given_ids)
+                continue
             own = stream if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
             self._uniform[row, : sampling.max_tokens].uniform_(generator=own)
-            self._banned[row, list(sampling.suppressed_ids)] = True
             self._stops[row, list(sampling.stop_ids)] = True
-        self._uniform, self._banned = self._uniform.to(device), self._banned.to(device)
+        self._any_given = bool((self._given >= 0).any())
+        self._uniform, self._banned, self._given = (
+            tensor.to(device) for tensor in (self._uniform, self._banned, self._given)
+        )
         temperature = torch.tensor([sampling.temperature for sampling in samplings], device=device)
         self._greedy = temperature == 0
         self._scale = torch.where(self._greedy, 1.0, temperature)[:, None]
@@ -238,7 +246,7 @@ class _Draws:
         self._logprobs: list[Tensor] = []
         self._entropies: list[Tensor] = []
         self._done = torch.zeros(count, dtype=torch.bool)
-        self._limits = torch.tensor([sampling.max_tokens for sampling in samplings])
+        self._limits = torch.tensor([sampling.length for sampling in samplings])
 
     @property
     def finished(self) -> bool:
@@ -256,6 +264,9 @@ class _Draws:
         chosen = torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
         if self._any_greedy:
             chosen = torch.where(self._greedy, logprobs.argmax(-1), chosen)
+        if self._any_given:
+            given = self._given[:, len(self._ids)]
+            chosen = torch.where(given >= 0, given, chosen)
         self._logprobs.append(logprobs.gather(-1, chosen[:, None])[:, 0])
         self._ids.append(chosen)
         stopped = self._stops[torch.arange(len(self._done)), chosen.cpu()]
@@ -269,6 +280,10 @@ class _Draws:
 
 
 def _cut(ids: list[int], logprobs: list[float], entropies: list[float], sampling: Sampling) -> SampledRow:
+    count = len(sampling.given_ids)
+    if count:
+        reason = "stop" if ids[count - 1] in sampling.stop_ids else "length"
+        return SampledRow(tuple(ids[:count]), tuple(logprobs[:count]), reason, sum(entropies[:count]) / count)
     stop = next((i for i, token in enumerate(ids) if token in sampling.stop_ids), None)
     stopped = stop is not None and stop < sampling.max_tokens
     end = stop + 1 if stop is not None and stopped else min(len(ids), sampling.max_tokens)

@@ -91,10 +91,11 @@ class OpenAICompatibleEngine:
             RequestRefused: the response is wanted for training, or the server will not serve this request.
             EngineError: as `VLLMEngine.generate`.
         """
-        if sampling.training:
+        if sampling.training or sampling.given_ids:
             raise RequestRefused(
                 f"{self._name} is a hosted model: it gives neither the ids that it sampled nor their "
-                "log-probabilities, so it can be evaluated but not trained on. Use the vllm or transformers engine"
+                "log-probabilities, so it can be evaluated, but neither trained on nor teach. Use the vllm or "
+                "transformers engine"
             )
         body = await self._body(prompt, sampling)
         started = time.monotonic()

@@ -71,7 +71,7 @@ def read_prompt(message: dict[str, Any]) -> tuple[Prompt, Sampling]:
         )
         tokens = tuple(np.frombuffer(message["tokens"], "<i4").tolist())
         fields = dict(message["sampling"])
-        for name in ("stop_ids", "suppressed_ids"):
+        for name in ("stop_ids", "suppressed_ids", "given_ids"):
             fields[name] = tuple(fields[name])
         return Prompt(tokens, images), Sampling(**fields)
     except (KeyError, TypeError, ValueError) as error:

@@ -107,6 +107,8 @@ class VLLMEngine:
         if not prompt.token_ids or sampling.max_tokens < 1:
             raise RequestRefused("a request needs a prompt and max_tokens of at least 1")
         started = time.monotonic()
+        if sampling.given_ids:
+            return await self._score(prompt, sampling, started + self._timeout)
         if self._in_flight == 0:
             self._busy_since = started
         self._in_flight += 1
@@ -168,6 +170,39 @@ class VLLMEngine:
         await self.control.close()
 
     # --- generating ---------------------------------------------------------------------------------------------
+
+    async def _score(self, prompt: Prompt, sampling: Sampling, deadline: float) -> Generation:
+        """The given response with its log-probabilities: those of a prompt that ends with it.
+
+        The server computes them before temperature and forbidden tokens, whatever `--logprobs-mode` says.
+        """
+        if sampling.temperature != 1.0 or self._route == CHAT_ROUTE:
+            raise RequestRefused(
+                f"{self._name} says how likely given tokens are at temperature 1 and by its generate route only: set "
+                "rollout.sampling.temperature to 1, and start the server with --enable-scale-out"
+            )
+        whole = dataclasses.replace(prompt, token_ids=prompt.token_ids + sampling.given_ids)
+        one = Sampling(1, stop_ids=sampling.stop_ids)
+        body = wire.generate_body(whole, one, self._tokens, model=self._model, cache_salt=f"v{self._version}")
+        body["sampling_params"] |= {"prompt_logprobs": 0}
+        pauses, started = Pauses(deadline, FIRST_PAUSE_S, LONGEST_PAUSE_S), time.monotonic()
+        while True:
+            try:
+                data = await self._post_images(body, prompt, deadline - time.monotonic())
+                break
+            except EngineBusy as busy:
+                await pauses.wait(busy)
+            except RouteMissing as error:
+                raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
+        return Generation(
+            text=self._tokens.decode(sampling.given_ids),
+            response_ids=sampling.given_ids,
+            logprobs=wire.read_scores(data, whole, sampling.given_ids),
+            version=(self._version, self._version),
+            finish_reason="stop" if sampling.given_ids[-1] in sampling.stop_ids else "length",
+            engine=self._name,
+            seconds=(0.0, time.monotonic() - started),
+        )
 
     async def _collect(
         self, prompt: Prompt, sampling: Sampling, deadline: float

@@ -206,6 +206,31 @@ def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
     return Prompt(tuple(ids)), Sampling(1), {"allowed_token_ids": [tokens.im_end_id]}
 
 
+def read_scores(data: Any, whole: Prompt, given: Sequence[int]) -> tuple[float, ...]:
+    """The log-probabilities of the last ids of a prompt, out of the answer to a request with `prompt_logprobs`.
+
+    The field has an entry for each id of the prompt: a map of ids to `{"logprob": ...}`, null for the first one.
+
+    Raises:
+        EngineMismatch: the answer is about another prompt.
+        BadResponse: it lacks a value, or one is invalid.
+    """
+    answer = read_answer(data)
+    if answer.prompt_ids != whole.token_ids:
+        raise OtherPrompt(_difference(answer.prompt_ids, whole.token_ids))
+    try:
+        entries = data["prompt_logprobs"][-len(given) :]
+        if len(data["prompt_logprobs"]) != len(whole.token_ids):
+            raise ValueError(f"{len(data['prompt_logprobs'])} entries for {len(whole.token_ids)} tokens")
+        values = [entry[str(token)]["logprob"] for entry, token in zip(entries, given, strict=True)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadResponse(
+            f"the server did not say how likely the given tokens are ({type(error).__name__}: {error}): its answer "
+            "needs prompt_logprobs"
+        ) from None
+    return replies.logprobs(values, len(given))
+
+
 def check_probe(answer: Answer) -> None:
     """Check the answer to `probe`.
 

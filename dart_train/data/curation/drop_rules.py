@@ -52,12 +52,17 @@ SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A trajectory of a complete group, later ones of greater numbers; the version that its staleness counts from."""
+    """A trajectory of a complete group, later ones of greater numbers; the version that its staleness counts from.
+
+    Attributes:
+        taught: steps of it that a teacher taught.
+    """
 
     rollout_id: int
     reward: float
     oldest_version: int = 0
     num_steps: int = 0
+    taught: int = 0
 
 
 class CurationRule:
@@ -85,13 +90,13 @@ class CurationRule:
 
 
 class NoSignal(CurationRule):
-    """Drops groups whose rewards are all equal: their advantages are zero."""
+    """Drops groups whose rewards are all equal, and that no teacher taught: their advantages are zero."""
 
     name, sentence = Reason.NO_SIGNAL, SENTENCES[Reason.NO_SIGNAL]
 
     def drops_group(self, members: Sequence[Member]) -> bool:
-        """Return whether all rewards are equal."""
-        return len({member.reward for member in members}) == 1
+        """Return whether all rewards are equal, and nothing else is to be learned."""
+        return len({member.reward for member in members}) == 1 and not any(member.taught for member in members)
 
 
 class TooEasy(CurationRule):

@@ -99,13 +99,16 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
 def settle(connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float) -> Settlement:
     """Decide on a group that got its last member, in the transaction in which it did, and write that down."""
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
-    columns = _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.num_steps, _meta.reason, _meta.source
+    reward = sa.func.coalesce(_meta.training_reward, _meta.reward).label("reward")
+    figures = (_meta.rollout_id, reward, _meta.staleness_version, _meta.num_steps, _meta.taught)
     mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
-    rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id)).all()
+    rows = connection.execute(
+        sa.select(*figures, _meta.reason, _meta.source).where(mine).order_by(_meta.rollout_id)
+    ).all()
     for row in rows:
         if row.reason:  # a rule dropped it when it was recorded
             _reject(connection, [row.rollout_id], row.reason)
-    members = [Member(row[0], row.reward or 0.0, *row[2:4]) for row in rows if not row.reason]
+    members = [Member(row[0], row.reward or 0.0, *row[2:5]) for row in rows if not row.reason]
     whole = all(row.source != FORK_SOURCE for row in rows)  # a success from the beginning is no continuation of a fork
     wanted = whole and config.experience_pool and failed_as_a_whole([member.reward for member in members])
     successes = experience_pool.successes(connection, run_id, group.task_id, config.pool_sources) if wanted else []
@@ -128,6 +131,7 @@ def settle(connection: sa.Connection, run_id: str, group_id: int, config: Curati
             oldest_version=min((member.oldest_version for member in settled.members), default=group.oldest_version),
             state=settled.state.value,
             reason=settled.reason or "",
+            taught=sum(bool(member.taught) for member in settled.members),
         )
     )
     if settled.rule:

@@ -234,12 +234,21 @@ def untrainable(trajectory: Trajectory) -> str:
 
 
 def judge_group(
-    members: int, expected: int, reward_min: float, reward_max: float, *, drop_no_signal: bool = True
+    members: int,
+    expected: int,
+    reward_min: float,
+    reward_max: float,
+    *,
+    drop_no_signal: bool = True,
+    taught: int = 0,
 ) -> tuple[GroupState, Reason | None]:
-    """Return the state of a group by its fresh, trainable members, and the reason if it is "rejected"."""
+    """Return the state of a group by its fresh, trainable members, and the reason if it is "rejected".
+
+    A group with equal rewards is trained on all the same where a teacher `taught` members of it.
+    """
     if members < expected:
         return GroupState.OPEN, None
-    if drop_no_signal and reward_min == reward_max:
+    if drop_no_signal and reward_min == reward_max and not taught:
         return GroupState.REJECTED, Reason.NO_SIGNAL
     return GroupState.READY, None
 

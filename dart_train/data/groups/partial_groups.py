@@ -50,7 +50,12 @@ def close_late(
             grouping.settle(connection, run_id, row.id, config, moment)
             continue
         state, reason = judge_group(
-            row.members, row.members, row.reward_min, row.reward_max, drop_no_signal=config.drop_no_signal
+            row.members,
+            row.members,
+            row.reward_min,
+            row.reward_max,
+            drop_no_signal=config.drop_no_signal,
+            taught=row.taught,
         )
         values = {"state": state.value, "reason": reason.value if reason else ""}
         connection.execute(rollout_group.update().where(mine).values(values))

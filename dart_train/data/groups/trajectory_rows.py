@@ -51,6 +51,7 @@ class _Found(NamedTuple):
     reward_min: float
     reward_max: float
     oldest_version: int
+    taught: int
 
 
 _FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
@@ -74,6 +75,7 @@ _LOOK = Prepared(
         rollout_group.c.reward_min,
         rollout_group.c.reward_max,
         rollout_group.c.oldest_version,
+        rollout_group.c.taught,
     )
     .select_from(_ONE_ROW.outerjoin(rollout_group, _ITS_GROUP))
     .with_for_update()
@@ -86,7 +88,7 @@ _INSERT_META = Prepared(
     rollout_meta.insert(), [name for name in rollout_meta.c.keys() if name not in ("trained_version", "lease_id")]
 )
 _INSERT_STEP = Prepared(rollout_step.insert(), rollout_step.c.keys())
-_GROUP_SUMS = ("members", "reward_min", "reward_max", "oldest_version", "state", "reason")
+_GROUP_SUMS = ("members", "reward_min", "reward_max", "oldest_version", "taught", "state", "reason")
 _INSERT_GROUP = Prepared(
     rollout_group.insert(), ("run_id", "group_key", "task_id", "expected", "created_at", *_GROUP_SUMS)
 )
@@ -213,7 +215,8 @@ def _place(
         return _give_up_fork(connection, trajectory, group, run_id, expected, moment)
     if untrainable(trajectory):
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
-    reward, version = trajectory.score or 0.0, staleness_version(trajectory, config.staleness_by)
+    reward, version = trajectory.whole_reward, staleness_version(trajectory, config.staleness_by)
+    taught = int(bool(trajectory.taught_steps))
     if group.group_id is None:
         members = 1
         low = reward
@@ -226,14 +229,16 @@ def _place(
     else:
         expected = group.expected
         members, oldest = group.members + 1, min(group.oldest_version, version)
+        taught += group.taught
         low, high = min(group.reward_min, reward), max(group.reward_max, reward)
     drop = config.drop_no_signal and not config.settles_groups  # else `grouping.settle` decides, pool and all
-    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=drop)
+    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=drop, taught=taught)
     values: dict[str, Any] = {
         "members": members,
         "reward_min": low,
         "reward_max": high,
         "oldest_version": oldest,
+        "taught": taught,
         "state": verdict.value,
         "reason": reason_or_none.value if reason_or_none else "",
     }
@@ -257,13 +262,13 @@ def _give_up_fork(
     reason = Reason.FORK_DIFFERS
     given_up = {"state": GroupState.REJECTED.value, "reason": reason.value}
     if group.group_id is None:
-        sums: dict[str, Any] = {"members": 0, "reward_min": 0.0, "reward_max": 0.0, "oldest_version": 0}
+        sums: dict[str, Any] = {"members": 0, "reward_min": 0.0, "reward_max": 0.0, "oldest_version": 0, "taught": 0}
         names = {"run_id": run_id, "group_key": trajectory.group_key, "task_id": trajectory.task_id}
         row = {**names, **sums, **given_up, "expected": expected, "created_at": moment}
         return _Place(RolloutState.REJECTED, reason.value, _INSERT_GROUP.run(connection, row).lastrowid)
     if group.group_state != GroupState.OPEN:
         return _Place(RolloutState.REJECTED, reason.value, group.group_id)
-    sums = {name: getattr(group, name) for name in ("members", "reward_min", "reward_max", "oldest_version")}
+    sums = {name: getattr(group, name) for name in _GROUP_SUMS[:-2]}
     _UPDATE_GROUP.run(connection, {"group": group.group_id, **sums, **given_up})
     return _Place(RolloutState.REJECTED, reason.value, group.group_id, reason)
 
@@ -308,4 +313,6 @@ def _meta_row(
         "digest": digest,
         "recorded_at": moment,
         "clock_skew_s": ahead if skewed else None,
+        "taught": trajectory.taught_steps,
+        "training_reward": trajectory.whole_reward if trajectory.judged else None,
     }

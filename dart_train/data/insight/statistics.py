@@ -125,6 +125,32 @@ def forks(connection: sa.Connection, run_id: str) -> ForkCounts:
     return ForkCounts(begun, given_up, scored_forks(connection, run_id))
 
 
+@dataclass(frozen=True, slots=True)
+class TaughtCounts:
+    """What a teacher taught.
+
+    Attributes:
+        episodes: rollouts with a step that a teacher taught, by task.
+        steps: these steps.
+        groups: groups of equal rewards that were trained on, or can be, since a member of them was taught.
+    """
+
+    episodes: Mapping[str, int] = field(default_factory=dict)
+    steps: int = 0
+    groups: int = 0
+
+
+def taught(connection: sa.Connection, run_id: str) -> TaughtCounts:
+    """Return what a teacher taught the policy of a run."""
+    mine = (_meta.run_id == run_id) & (_meta.taught > 0)
+    query = sa.select(_meta.task_id, sa.func.count(), sa.func.sum(_meta.taught)).where(mine).group_by(_meta.task_id)
+    rows = list(connection.execute(query.order_by(_meta.task_id)))
+    flat = (_group.run_id == run_id) & (_group.taught > 0) & (_group.reward_min == _group.reward_max)
+    kept = flat & _group.state.in_([state.value for state in (GroupState.READY, GroupState.LEASED, GroupState.TRAINED)])
+    groups = connection.execute(sa.select(sa.func.count()).where(kept)).scalar_one()
+    return TaughtCounts({task: count for task, count, _ in rows}, sum(int(steps) for _, _, steps in rows), groups)
+
+
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:
     """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
     upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0

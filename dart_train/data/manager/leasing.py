@@ -65,8 +65,8 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """The score of each trajectory."""
-        return tuple(trajectory.score or 0.0 for trajectory in self.trajectories)
+        """What each trajectory is reinforced by."""
+        return tuple(trajectory.training_reward for trajectory in self.trajectories)
 
     def version(self, trajectory: Trajectory) -> int | None:
         """The version that the staleness of a member counts from; None for one of the pool, which has no staleness."""

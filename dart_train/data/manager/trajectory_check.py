@@ -40,12 +40,18 @@ def checked_trajectory(trajectory: Trajectory) -> Trajectory:
     _finite(trajectory.ended_at, f"ended_at of trajectory {name}")
     _check_numbers(trajectory.timings, f"timings of trajectory {name}")
     _check_numbers(trajectory.usage, f"usage of trajectory {name}")
+    _check_numbers(trajectory.rewards, f"rewards of trajectory {name}")
+    if trajectory.reward is not None:
+        _finite(trajectory.reward, f"reward of trajectory {name}")
     for index, step in enumerate(trajectory.steps):
         try:
             _check_step(step, by_policy)
         except BadResponse as error:
             raise InvalidTrajectoryError(f"step {index} of trajectory {name}: {error}") from error
         _check_numbers(step.timings, f"timings of step {index} of trajectory {name}")
+        _check_numbers(step.rewards, f"rewards of step {index} of trajectory {name}")
+        if step.reward is not None:
+            _finite(step.reward, f"reward of step {index} of trajectory {name}")
     return trajectory
 
 
@@ -79,6 +85,9 @@ def _check_step(step: Step, by_policy: bool) -> None:
     ids = engine_replies.token_ids(step.response_ids)
     if step.logprobs or by_policy:
         engine_replies.logprobs(step.logprobs, len(ids))
+    engine_replies.token_ids(step.target_ids, what="target token")
+    if step.teacher_logprobs:
+        engine_replies.logprobs(step.teacher_logprobs, len(ids))
     engine_replies.versions(step.version)
     if step.entropy is not None:
         engine_replies.number(step.entropy, "the mean entropy", -1e-3, 1e3)

@@ -153,7 +153,7 @@ class EnginePool:
                     if refusals >= MAX_REFUSALS:
                         raise EngineError(f"refused {refusals} times, at last by {name}: {error}") from error
             else:
-                self.fleet.control = prompt, dataclasses.replace(sampling, max_tokens=1)
+                self.fleet.control = prompt, dataclasses.replace(sampling, max_tokens=1, given_ids=())
                 return generation, name
 
     async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> str:

@@ -4,7 +4,6 @@ The recorded prompts and ids are those that the conversation makes for a policy,
 exactly what a rollout would have seen.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,12 +11,11 @@ from dart_agent.engines.base.engine import Generation
 from dart_agent.episodes.play_list import EpisodeKey
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.formats.grammar.action_format import ActionFormat
-from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.policies.oracle_policy import snapped
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_gym.core.actions import Action, Click
 from dart_gym.core.outcomes import Observation
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.rollout.play.recorder import Recorder
@@ -26,21 +24,6 @@ from dart_train.rollout.schedule.scheduler import Assignment
 
 SOURCE = "oracle"
 """Of the trajectories."""
-
-
-def snapped(action: Action, grid: int, space: CoordinateSpace | None = None) -> Action:
-    """A click moved to the nearest multiple of `grid` pixels; other actions as they are. Fewer targets are easier.
-
-    With the `space` of a model that sees less than the screen's pixels, it is moved on to the nearest place that whole
-    numbers of the model name: a fraction is several tokens more, each of which may go wrong.
-    """
-    if grid <= 1 or not isinstance(action, Click) or action.x is None or action.y is None:
-        return action
-    x, y = round(action.x / grid) * grid, round(action.y / grid) * grid
-    if space is not None:
-        across, down = space.to_model(x, y)
-        x, y = space.pixel(round(across), round(down))
-    return dataclasses.replace(action, x=x, y=y)
 
 
 class DemonstratingPolicy:

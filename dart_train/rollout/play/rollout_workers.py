@@ -28,6 +28,7 @@ from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.backoff import backoff
 from dart_train.core.availability import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from dart_train.core.train_errors import TasksFailedError
+from dart_train.rollout.ended.judging import Judging
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
 from dart_train.rollout.play.group_forks import GroupForks
@@ -36,6 +37,7 @@ from dart_train.rollout.play.rollouts import FORK, GroupOver, Limits, Rollout
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.rollout.teachers.teaching import Teaching
 
 _log = logging.getLogger(__name__)
 FOR_A_PERSON = (ConfigurationError, MissingDependencyError, UnknownTaskError)
@@ -62,6 +64,8 @@ class Workers:
         gauges: Gauges,
         dependencies: Dependencies,
         forks: GroupForks,
+        teaching: Teaching,
+        judging: Judging,
     ) -> None:
         self.room: float = math.inf
         self.breakers = CircuitBreakers(
@@ -77,6 +81,8 @@ class Workers:
         self.recorder = recorder
         self._gauges = gauges
         self._forks = forks
+        self._teaching = teaching
+        self._judging = judging
         self._dependencies = dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
@@ -155,7 +161,8 @@ class Workers:
         assignment: Assignment | None = first
         losses = 0
         while assignment is not None:
-            rollout = Rollout(assignment, over=self._scheduler.is_over)
+            rollout = Rollout(assignment, over=self._scheduler.is_over, teaching=self._teaching)
+            rollout.keeps_last = self._judging.enabled
             await self._play(worker, session, policy, rollout)
             losses = 0 if self._take(rollout) else losses + 1
             self._gauges.clock.enter(worker, "idle")
@@ -189,7 +196,7 @@ class Workers:
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
         if trajectory.steps or trajectory.lost_by == FORK:
-            self.recorder.put(rollout.trajectory, rollout.assignment.group_size)
+            self._judging.hand_in(rollout.trajectory, rollout.assignment.group_size)
         if trajectory.trainable:
             self._scheduler.complete(rollout.assignment)
             self._won(trajectory.task_id)
@@ -239,7 +246,7 @@ class Workers:
         """Wait for something to play; None when the service ends."""
         while not self._stop.is_set():
             self._work.clear()
-            if not self.recorder.full:
+            if not (self.recorder.full or self._judging.full or self._teaching.full):
                 assignment = self._scheduler.next(worker, admitted=self.admitted, held=self.breakers.held())
                 if assignment is not None:
                     if assignment.n == 0 and assignment.attempt == 0:  # the first of a group that it opened

@@ -26,6 +26,7 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.rollout.forks.replay import ACTOR as REPLAY
 from dart_train.rollout.forks.replay import ForkDiffersError, RecallingPolicy, Replaying
 from dart_train.rollout.schedule.scheduler import Assignment
+from dart_train.rollout.teachers.teaching import Teaching
 
 PHASES = ("idle", "connect", "reset", "generate", "step")
 """What a worker can be doing."""
@@ -51,12 +52,16 @@ class Rollout:
 
     Attributes:
         source: of the trajectory, "rollout" or who demonstrates; that of a fork's continuation is "fork".
+        teaching: looks on while it is played.
+        keeps_last: whether what is to be seen at its end is kept, for judges.
         over: asked after each step with the group's key; True breaks the rollout off.
     """
 
     assignment: Assignment
     source: str = "rollout"
     over: Callable[[str], bool] | None = None
+    teaching: Teaching | None = None
+    keeps_last: bool = False
     trajectory: Trajectory = field(init=False)
     _replaying: Replaying | None = field(default=None, init=False)
     _replayed: list[dict[str, float]] = field(default_factory=list, init=False)  # timings of those decisions
@@ -83,6 +88,8 @@ class Rollout:
         """
         if self.assignment.fork is not None:
             policy = self._replaying = Replaying(cast("RecallingPolicy", policy), self.assignment.fork)
+        if self.teaching is not None:
+            policy = self.teaching.advised(policy, session)
         try:
             self.trajectory = await play(
                 policy,
@@ -94,6 +101,7 @@ class Rollout:
                 time_limit_s=limits.episode_s,
                 turn_limit_s=limits.turn_s,
                 pacing=pacing,
+                accessibility=self.teaching is not None and self.teaching.wants_tree,
                 recorder=self,
                 on_phase=on_phase,
             )
@@ -126,7 +134,8 @@ class Rollout:
         if step.pixels is not None and step.generated:
             shown = step.pixels.prompt
             self._packed = {id(image): self._packed.get(id(image)) or (image, pack(image)) for image in shown}
-            kept = replace(step, pixels=Pixels(prompt=tuple(self._packed[id(image)][1] for image in shown)))
+            after = step.pixels.after if self.keeps_last else None
+            kept = replace(step, pixels=Pixels(prompt=tuple(self._packed[id(one)][1] for one in shown), after=after))
             self.trajectory = replace(self.trajectory, steps=(*self.trajectory.steps, kept))
         if goes_on and self.over is not None and self.over(self.assignment.group_key):
             raise GroupOver(self.assignment.group_key)

@@ -15,12 +15,14 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dart_agent.engines.base.engine import Engine, EngineError
+from dart_agent.judging.judge import Judge
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
@@ -29,6 +31,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.insight import statistics
 from dart_train.data.manager.recording import Recording
 from dart_train.data.store.database_locks import DatabaseLocks
+from dart_train.rollout.ended.judging import Judging
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import EngineNodes, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
@@ -40,7 +43,11 @@ from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler, Surroundings
 from dart_train.rollout.service.planner import Planner
 from dart_train.rollout.service.serving_record import ServingRecord
+from dart_train.rollout.settings.reward_config import RewardConfig
 from dart_train.rollout.settings.rollout_config import SCHEDULERS, EnginePlaces, RolloutConfig
+from dart_train.rollout.settings.teacher_config import TeacherConfig
+from dart_train.rollout.teachers.teacher import TeacherFactory
+from dart_train.rollout.teachers.teaching import Teaching
 
 _log = logging.getLogger(__name__)
 RECONNECT_S = 10.0
@@ -76,6 +83,9 @@ class RolloutService:
         places: GPUs of the engines that are started here.
         on_wait: is told what the start waits for, and "" once it is over.
         nodes: start engines on nodes of a cluster; None starts them here.
+        teacher: how the policy is taught.
+        make_teacher: makes the teacher; None for none.
+        judges: by name, each with its settings.
     """
 
     def __init__(
@@ -92,11 +102,16 @@ class RolloutService:
         places: EnginePlaces = EnginePlaces(),
         on_wait: Callable[[str], None] = lambda text: None,
         nodes: EngineNodes | None = None,
+        teacher: TeacherConfig = TeacherConfig(),
+        make_teacher: TeacherFactory | None = None,
+        judges: Mapping[str, tuple[RewardConfig, Judge]] = MappingProxyType({}),
     ) -> None:
         self.config = config
         self.data = data
         self._places = places
         self._nodes = nodes
+        self._teacher, self._make_teacher = teacher, make_teacher
+        self._judges = judges
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
         self.forks = GroupForks(data.config.forks, self.scheduler)
@@ -113,6 +128,8 @@ class RolloutService:
         self._sync: WeightSync
         self._serving: ServingRecord
         self._recorder: Recorder
+        self._teaching: Teaching
+        self._judging: Judging
         self._workers: Workers
 
     def stop(self) -> None:
@@ -129,7 +146,9 @@ class RolloutService:
     @property
     def unrecorded(self) -> int:
         """Episodes that have ended and are not recorded yet."""
-        return self._recorder.pending if hasattr(self, "_recorder") else 0
+        if not self.playing:
+            return 0
+        return self._recorder.pending + self._judging.waiting + self._teaching.waiting
 
     async def run(self) -> RolloutSummary:
         """Play until done.
@@ -138,6 +157,7 @@ class RolloutService:
             DartGymError: a task's name or a setting is wrong, or the cluster stayed away for too long.
             DataError: the database stayed away for too long, or the disk full.
             EngineError: no engine came up, or all stayed away for too long.
+            TeacherError: the teacher does not fit the policy, or did not come up.
             TasksFailedError: no task could be played for too long.
         """
         self._recorder = self._new_recorder()
@@ -145,7 +165,7 @@ class RolloutService:
             with owned_directory("engines") as directory:
                 self._assemble(directory)
                 async with self._pool:
-                    await self._run_all()
+                    await self._teach_and_run()
                 await self._serving.end()
         finally:
             await asyncio.to_thread(self._recorder.close, RECORD_GRACE_S)
@@ -197,6 +217,11 @@ class RolloutService:
             availability=self.dependencies.database,
         )
         self._serving = ServingRecord(self.data.serving, self._pool)
+        teacher = self._make_teacher(EpisodeEngine(self._pool), sockets) if self._make_teacher is not None else None
+        self._teaching = Teaching(
+            teacher, self._recorder.put, when=self._teacher.when, timeout_s=self._teacher.timeout_s
+        )
+        self._judging = Judging(self._judges, self._teaching.hand_in)
         self._workers = Workers(
             config,
             self.scheduler,
@@ -206,6 +231,8 @@ class RolloutService:
             gauges=self.gauges,
             dependencies=self.dependencies,
             forks=self.forks,
+            teaching=self._teaching,
+            judging=self._judging,
         )
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
@@ -213,7 +240,7 @@ class RolloutService:
         planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
         around = Surroundings(
             self.data,
-            pending=lambda: self._recorder.pending,
+            pending=lambda: self.unrecorded,
             served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
             wake=self._workers.wake,
             availability=self.dependencies.database,
@@ -228,6 +255,19 @@ class RolloutService:
         ]
 
     # --- tasks of the event loop --------------------------------------------------------------------------------
+
+    async def _teach_and_run(self) -> None:
+        """Run, with the teacher for as long as something is to be taught."""
+        try:
+            await self._teaching.start()
+            await self._judging.start()
+            await self._run_all()
+        finally:
+            limit = self.config.stop_grace_s if self._stop.is_set() else self._teacher.timeout_s
+            await self._judging.settle(limit)
+            await self._teaching.settle(limit)
+            await self._judging.close()
+            await self._teaching.close()
 
     async def _run_all(self) -> None:
         """Run workers until they are done or told to stop, and the helpers beside them as long."""
@@ -309,7 +349,7 @@ class RolloutService:
             "open_groups": scheduler.open_groups,
             "dealt": scheduler.dealt(),
             "admitted": self._workers.admitted,
-            "unrecorded": self._recorder.pending,
+            "unrecorded": self.unrecorded,
             "refused": self._recorder.refused,
             **self.gauges.figures(recorder_s=self._recorder.busy_s, cpu_s=time.process_time() - self._cpu_started),
             "engines": engine_figures(pool.replicas),
@@ -322,6 +362,8 @@ class RolloutService:
             "weight_update_s": sync.update_s,
             "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
             **({"forks": self.forks.made, "forks_given_up": self.forks.given_up} if self.forks.enabled else {}),
+            **self._teaching.figures(),
+            **self._judging.figures(),
             "left_out": self._workers.breakers.shown(),
             "unavailable": {name: asdict(state) for name, state in self.dependencies.present().items()},
             "recoveries": {name: one.count - one.away for name, one in self.dependencies.named().items() if one.count},

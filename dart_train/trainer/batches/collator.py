@@ -67,7 +67,10 @@ class MicroBatch:
         weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
         stale: (S,) True where an older version than the trainer's sampled it.
         groups: (S,).
-        supervised: (S,) True on demonstrations: the loss is their cross-entropy, whatever their advantage.
+        supervised: (S,) True on demonstrations and a teacher's answers: the loss is their cross-entropy.
+        taught: (S,) True on a teacher's answers.
+        teacher_logprobs: (S, T), 0 where unknown.
+        teacher_known: (S, T) True where a teacher said how likely the sampled token is.
         sample_index: (S,) place of each sample in the list that was collated.
         patches: makes the images' tensors.
         rows: that it was made of; packed ones lie in the one row of its tensors.
@@ -89,6 +92,9 @@ class MicroBatch:
     stale: Tensor
     groups: Tensor
     supervised: Tensor
+    taught: Tensor
+    teacher_logprobs: Tensor
+    teacher_known: Tensor
     sample_index: Tensor
     patches: ImagePatches
     rows: int
@@ -111,7 +117,12 @@ class MicroBatch:
     @property
     def demonstrated(self) -> Tensor:
         """(S,) weights of the demonstrations, 0 for the others."""
-        return self.weights.masked_fill(~self.supervised, 0.0)
+        return self.weights.masked_fill(~self.supervised | self.taught, 0.0)
+
+    @property
+    def targets(self) -> Tensor:
+        """(S,) weights of a teacher's answers, 0 for the others."""
+        return self.weights.masked_fill(~self.taught, 0.0)
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device."""
@@ -344,17 +355,27 @@ def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:
     """Everything of a micro-batch that has the shape of its responses."""
     lengths = np.array([len(sample.response_ids) for sample in samples])
     mask = np.arange(lengths.max()) < lengths[:, None]
-    known = mask & np.array([bool(sample.logprobs) for sample in samples])[:, None]
-    behaviour = np.zeros(mask.shape, np.float32)
-    behaviour[known] = [logprob for sample in samples for logprob in sample.logprobs]
+    behaviour, known = _padded([sample.logprobs for sample in samples], mask)
+    teacher, judged = _padded([sample.teacher_logprobs for sample in samples], mask)
     return {
         "response_ids": torch.tensor([token for sample in samples for token in sample.response_ids]),
         "mask": torch.from_numpy(mask),
-        "behaviour_logprobs": torch.from_numpy(behaviour),
-        "behaviour_known": torch.from_numpy(known),
+        "behaviour_logprobs": behaviour,
+        "behaviour_known": known,
+        "taught": torch.tensor([sample.taught for sample in samples]),
+        "teacher_logprobs": teacher,
+        "teacher_known": judged,
         "advantages": torch.tensor([sample.advantage for sample in samples], dtype=torch.float32),
         "weights": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
         "stale": torch.tensor([sample.stale for sample in samples]),
         "groups": torch.tensor([sample.group for sample in samples]),
         "supervised": torch.tensor([sample.supervised for sample in samples]),
     }
+
+
+def _padded(rows: Sequence[Sequence[float]], mask: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
+    """(S, T) numbers of rows that have one for each token of the mask or none, and where they are known."""
+    known = mask & np.array([bool(row) for row in rows])[:, None]
+    values = np.zeros(mask.shape, np.float32)
+    values[known] = [value for row in rows for value in row]
+    return torch.from_numpy(values), torch.from_numpy(known)

@@ -37,6 +37,7 @@ from dart_train.trainer.losses.advantages import (
     Advantage,
     GroupRewards,
     StepAdvantage,
+    rewards_to_go,
     shortest_path_rewards,
     trajectory_weights,
 )
@@ -44,6 +45,7 @@ from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)
 LIMITS = (TerminalState.STEP_LIMIT, TerminalState.TIME_LIMIT)
+TeacherWhen = Literal["never", "failed", "always"]
 
 
 class GroupLike(Protocol):
@@ -72,6 +74,7 @@ class BatchSettings:
             "one" for all of them.
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
         unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
+        teacher_when: groups in which what a teacher said is trained on: none, those without any reward, or all.
     """
 
     advantage: Advantage = StepAdvantage()
@@ -84,17 +87,29 @@ class BatchSettings:
     unreadable_advantage: float | None = None
     mini_batches: int = 1
     max_samples: int | None = None
+    teacher_when: TeacherWhen = "never"
+
+    def teaches(self, group: GroupLike) -> bool:
+        """Return whether what a teacher said of a group's members is trained on."""
+        if self.teacher_when == "failed":
+            return not any(trajectory.score for trajectory in group.trajectories)
+        return self.teacher_when == "always"
 
 
 @dataclass(slots=True)
 class Member:
-    """A trajectory, its version (None from the pool), its reward, and the trainable steps, each with its sample."""
+    """A trajectory, its version (None from the pool), its reward, and the trainable steps, each with its sample.
+
+    Attributes:
+        targets: a teacher's answers in states that it came to.
+    """
 
     trajectory: Trajectory
     version: int | None
     reward: float
     steps: tuple[Step, ...]
     samples: tuple[Sample, ...]
+    targets: tuple[Sample, ...] = ()
 
 
 def member_of(
@@ -102,15 +117,30 @@ def member_of(
 ) -> Member:
     """Return what of a trajectory can be trained on; the problems of its other steps are appended."""
     whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
+    taught = settings.teaches(group)
     usable: list[tuple[Step, Sample]] = []
+    targets: list[Sample] = []
     for step in trajectory.steps:
         sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
+        if taught and step.target_ids:
+            targets += _target(step, collator, problems)
+        if taught and len(step.teacher_logprobs) == len(step.response_ids):
+            sample = replace(sample, teacher_logprobs=step.teacher_logprobs)
         if problem := collator.problem(sample):
             problems.append(problem)
         else:
             usable.append((step, sample))
     steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
-    return Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples)
+    return Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples, tuple(targets))
+
+
+def _target(step: Step, collator: Collator, problems: list[Problem]) -> list[Sample]:
+    """A teacher's answer to a step's prompt; nothing where it cannot be trained on, whose problem is appended."""
+    target = Sample(step.prompt_ids, step.image_hashes, step.target_ids, supervised=True, taught=True)
+    if problem := collator.problem(target):
+        problems.append(problem)
+        return []
+    return [target]
 
 
 def adjust_rewards(group: Sequence[Member], settings: BatchSettings) -> None:
@@ -147,12 +177,14 @@ def samples_of(
             tuple(member.steps for member in group),
             **everything,
         )
+        to_go = iter(rewards_to_go([[step.reward or 0.0 for step in member.steps] for member in group]))
         for member, advantage in zip(group, settings.advantage(rewards), strict=True):
             weight = float(next(weights)) if settings.balance_trajectories else 1.0
             each = np.broadcast_to(advantage, len(member.samples))
             if (bound := settings.unreadable_advantage) is not None:
                 unread = [step.terminal == TerminalState.PARSE_ERROR for step in member.steps]
                 each = np.where(unread, np.minimum(each, bound), each)
+            each = each + next(to_go)
             found += [
                 replace(
                     sample,
@@ -177,8 +209,10 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
     lengths = [len(sample.response_ids) for sample in samples]
     return {
         "reward": float(np.mean([member.reward for member in flat])),
+        "score": float(np.mean([member.trajectory.score or 0.0 for member in flat])),
         "reward_std": float(np.mean(spreads)),
         "frac_reward_zero_std": float(np.mean([spread == 0 for spread in spreads])),
+        "frac_no_signal": float(np.mean([_teaches_nothing(group) for group in members])),
         "staleness/mean": float(np.mean(ages)),
         "staleness/max": float(max(ages)),
         "completions/mean_length": float(np.mean(lengths)),
@@ -193,13 +227,34 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
     }
 
 
+def taught_metrics(
+    groups: Sequence[GroupLike], members: Sequence[Sequence[Member]], settings: BatchSettings
+) -> dict[str, float]:
+    """What a teacher said of a batch: steps, and its share of those that it was to teach."""
+    asked = [group for group, known in zip(members, groups, strict=True) if settings.teaches(known)]
+    wanted = sum(len(member.samples) for group in asked for member in group)
+    targets = sum(len(member.targets) for group in asked for member in group)
+    judged = sum(bool(sample.teacher_logprobs) for group in asked for member in group for sample in member.samples)
+    said = {"teacher/answered": max(targets, judged) / wanted} if wanted else {}
+    return said | {"teacher/steps": float(targets + judged)}
+
+
+def _teaches_nothing(group: Sequence[Member]) -> bool:
+    """Return whether all rewards of a group are equal, and no teacher said anything of it."""
+    if any(member.targets or any(sample.teacher_logprobs for sample in member.samples) for member in group):
+        return False
+    return (
+        len({member.reward for member in group}) <= 1 and len({member.trajectory.whole_reward for member in group}) <= 1
+    )
+
+
 def _reward(trajectory: Trajectory) -> float:
     if trajectory.score is None:
         raise TrainingError(
             f"trajectory {trajectory.trajectory_id} has no reward (it ended in {trajectory.terminal}) and must not be "
             "leased: an error is never a reward of 0"
         )
-    return trajectory.score
+    return trajectory.training_reward
 
 
 @dataclass(slots=True)
@@ -412,12 +467,16 @@ def build_batch(
     metrics["dropped/share"] = len(problems) / (len(problems) + len(samples))
     first = len(flat)
     left_out = {number for number, member in enumerate(flat) if masked(member, settings)}
+    targets = [replace(target, trajectory=number) for number, member in enumerate(flat) for target in member.targets]
+    if settings.teacher_when != "never":
+        metrics |= taught_metrics(groups, members, settings)
     shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]
     chosen = _capped(samples, settings.max_samples, rng)
+    everything = [*chosen, *targets, *shown]
     batch = OptimizerBatch(
         parts=[
-            _part(own, [*chosen, *shown], settings, ranks, left_out)
-            for own in shares([*chosen, *shown], settings.mini_batches, lambda sample: 1)
+            _part(own, everything, settings, ranks, left_out)
+            for own in shares(everything, settings.mini_batches, lambda sample: 1)
         ],
         metrics=metrics | {"batch/capped": float(len(samples) - len(chosen)), "batch/masked": float(len(left_out))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
@@ -470,7 +529,10 @@ def _normalizer(
         max_tokens=settings.max_completion_length,
         rank_tokens=sum(len(sample.response_ids) for sample in mine) if ranks.count > 1 else None,
         ranks=ranks.count,
-        supervised_tokens=sum(len(sample.response_ids) for sample in samples if sample.supervised),
+        supervised_tokens=sum(
+            len(sample.response_ids) for sample in samples if sample.supervised and not sample.taught
+        ),
+        taught_tokens=sum(len(sample.response_ids) for sample in samples if sample.taught),
     )
 
 

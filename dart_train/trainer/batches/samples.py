@@ -34,6 +34,8 @@ class Sample:
         supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
         entropy: mean over the response of the entropy that each token was sampled with, in nats; None where the engine
             did not record it.
+        taught: whether its response is a teacher's, in a state that the policy came to; then it is supervised too.
+        teacher_logprobs: a teacher's log-probability of each id; empty without one.
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,6 +50,8 @@ class Sample:
     stale: bool = False
     supervised: bool = False
     entropy: float | None = None
+    taught: bool = False
+    teacher_logprobs: tuple[float, ...] = ()
 
     @classmethod
     def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:

@@ -4,6 +4,7 @@
     advantages.py       rewards of a group to advantages
     ratios.py           importance ratios and weights between two policies, and estimates of their KL
     equal_screens.py    advantages of steps that were decided in front of the same screen
+    teacher_loss.py     what a teacher adds to the advantages
     selection.py        which tokens or steps count, by entropy
     dart_objective.py   all of it, put together by one configuration object
 
@@ -60,8 +61,9 @@ if TYPE_CHECKING:
     from dart_train.trainer.losses.surrogates import nll_loss as nll_loss
     from dart_train.trainer.losses.surrogates import step_mean as step_mean
     from dart_train.trainer.losses.surrogates import token_mean as token_mean
+    from dart_train.trainer.losses.teacher_loss import taught_advantages as taught_advantages
 
-_MODULES = ("surrogates", "advantages", "ratios", "selection", "dart_objective")
+_MODULES = ("surrogates", "advantages", "ratios", "selection", "teacher_loss", "dart_objective")
 
 
 def __getattr__(name: str) -> Any:

@@ -140,6 +140,20 @@ def shortest_path_rewards(rewards: NDArray[np.float64], steps: Sequence[int], st
     return np.where(succeeded, rewards * (1.0 - strength * (lengths - shortest) / lengths), rewards)
 
 
+def rewards_to_go(rewards: Sequence[Sequence[float]]) -> list[NDArray[np.float64]]:
+    """What rewards of single steps add to the advantages of a group, one array per trajectory.
+
+    A_{i,t} += sum_{j >= t} (r_{i,j} - mean r), the mean over all steps of the group: GRPO's process supervision
+    (DeepSeekMath, arXiv 2402.03300, 4.1.3) without its division by the deviation, so that weights count. All 0 where
+    all steps have the same reward.
+    """
+    flat = [reward for own in rewards for reward in own]
+    if not flat or max(flat) == min(flat):
+        return [np.zeros(len(own)) for own in rewards]
+    mean = float(np.mean(flat))
+    return [np.cumsum((np.asarray(own, np.float64) - mean)[::-1])[::-1] for own in rewards]
+
+
 def trajectory_weights(lengths: Sequence[int]) -> NDArray[np.float64]:
     """Weight of each step of each trajectory that makes all trajectories count the same, whatever their lengths.
 

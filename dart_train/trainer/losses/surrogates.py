@@ -47,6 +47,7 @@ class Normalizer:
         rank_tokens: response tokens of this rank, for `rank_token_mean`; None where there is one rank.
         kept_tokens: response tokens that a selection of tokens left, for the entropy bonus; None without a selection.
         supervised_tokens: response tokens of demonstrations in the batch; not among the others.
+        taught_tokens: tokens of a teacher's answers; not among the others.
     """
 
     tokens: int
@@ -56,6 +57,7 @@ class Normalizer:
     ranks: int = 1
     kept_tokens: int | None = None
     supervised_tokens: int = 0
+    taught_tokens: int = 0
 
     @property
     def acting_tokens(self) -> int:

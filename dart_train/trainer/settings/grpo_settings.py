@@ -220,6 +220,16 @@ class GRPOSettings:
         0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
     )
     supervised_rows: Annotated[int, Interval(ge=1)] = setting(16, "Demonstrated steps that every optimizer step takes.")
+    teacher_when: Literal["never", "failed", "always"] = setting(
+        "never",
+        "Groups in which what a teacher said is trained on: none, those without any reward, or all. In a run that "
+        "follows from `teacher.kind` and `teacher.when`.",
+    )
+    teacher_coef: Annotated[float, Interval(ge=0)] = setting(
+        1.0,
+        "Weight of the reverse KL to a teacher, and of the cross-entropy on its answers; in a run that is "
+        "`teacher.coef`.",
+    )
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
     lora_alpha: int = setting(32, "Its scale is lora_alpha / lora_r.")

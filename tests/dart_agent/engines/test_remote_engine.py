@@ -238,6 +238,7 @@ def test_any_bytes_unpack_or_say_why(frame):
         seed=st.none() | st.integers(0, 2**63 - 1),
         stop_ids=st.lists(st.integers(0, 9)).map(tuple),
         suppressed_ids=st.lists(st.integers(0, 9)).map(tuple),
+        given_ids=st.lists(st.integers(0, 9)).map(tuple),
     ),
 )
 def test_requests_survive_the_wire(ids, sampling):

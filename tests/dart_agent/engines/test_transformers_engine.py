@@ -47,6 +47,22 @@ def test_equals_a_plain_forward_pass(runner, tokens, vision):
         assert not set(row.response_ids) & set(tokens.suppressed_ids)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_given_responses_get_the_log_probabilities_of_a_plain_forward_pass(runner, tokens, vision, temperature):
+    """Beside sampled ones, and longer than these; what is sampled is the same as without them."""
+    prompts = various(tokens, vision)
+    samplings = [settings(tokens, seed=i, temperature=temperature) for i in range(len(prompts))]
+    alone = runner.sample(prompts, samplings)
+    given = [tuple(tokens.response("Action: click(start_box='(9,9)') and more" * (1 + i % 2))) for i in range(6)]
+    asked = [dataclasses.replace(one, given_ids=ids) for one, ids in zip(samplings, given, strict=True)]
+    rows = runner.sample([*prompts, *prompts], [*asked, *samplings])
+    assert [row.response_ids for row in rows[6:]] == [row.response_ids for row in alone]
+    for prompt, ids, row in zip(prompts, given, rows[:6], strict=True):
+        expected = plain_logprobs(runner, prompt, ids, tokens.suppressed_ids, temperature)
+        assert row.response_ids == ids and row.finish_reason == "stop"
+        assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
+
+
 def test_windowed_vision_towers_work_too(tmp_path, tokens, vision):
     build_tiny_model(tmp_path, seed=2)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -573,3 +573,33 @@ def test_reading_anything(data):
     except EngineMismatch:
         return
     assert isinstance(answer.response_ids, tuple)
+
+
+async def test_given_tokens_are_judged(stub, engine, tokens, vision, sampling):
+    """By the log-probabilities of a prompt that ends with them; images and ids are those of the prompt."""
+    prompt = history(tokens, vision, 2)
+    given = tuple(tokens.response("Action: wait()"))
+    judged = await engine.generate(prompt, dataclasses.replace(sampling, given_ids=given))
+    assert judged.response_ids == given and judged.logprobs == pytest.approx([-0.01 * token for token in given])
+    route, body = stub.requests[-1]
+    assert route == "/inference/v1/generate" and body["sampling_params"]["prompt_logprobs"] == 0
+    assert body["token_ids"][-len(given) :] == list(given) and len(body["content_parts"]) == len(prompt.images)
+    with pytest.raises(RequestRefused, match="at temperature 1"):
+        await engine.generate(prompt, dataclasses.replace(sampling, given_ids=given, temperature=0.5))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda answer: answer.pop("prompt_logprobs"),
+        lambda answer: answer["prompt_logprobs"].pop(),
+        lambda answer: answer["prompt_logprobs"][-1].clear(),
+        lambda answer: answer["prompt_logprobs"].__setitem__(-1, None),
+        lambda answer: next(iter(answer["prompt_logprobs"][-1].values())).update(logprob="much"),
+    ],
+)
+async def test_a_server_that_does_not_judge_is_told(stub, engine, tokens, vision, sampling, change):
+    given = tuple(tokens.response("Action: wait()"))
+    stub.changes.append(lambda answer: change(answer) and None)
+    with pytest.raises(BadResponse):
+        await engine.generate(history(tokens, vision, 2), dataclasses.replace(sampling, given_ids=given))

@@ -223,7 +223,10 @@ class VLLMStub:
         spans = [{"version": self.label, "start": 0, "end": len(sampled)}] if sampled else None
         choice = {"index": 0, "token_ids": sampled, "finish_reason": reason, "weight_versions": spans}
         choice["logprobs"] = {"content": content}
-        return {"model": body["model"], "prompt_token_ids": prompt, "choices": [choice]}
+        found = {"model": body["model"], "prompt_token_ids": prompt, "choices": [choice]}
+        if not chat and params.get("prompt_logprobs") is not None:
+            found["prompt_logprobs"] = [None, *({str(token): {"logprob": -0.01 * token}} for token in prompt[1:])]
+        return found
 
     def _expanded(self, body: dict[str, Any]) -> list[int]:
         images = iter(body.get("content_parts") or [])

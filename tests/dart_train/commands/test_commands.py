@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_agent.policies.oracle_policy import snapped
 from dart_gym.core.actions import Click, Press
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
@@ -25,7 +26,6 @@ from dart_train.processes import prepare
 from dart_train.processes.evaluate_version import planned, policy_seeds, task_steps
 from dart_train.processes.learn import ROLLOUTS_ENDED, EndOfData
 from dart_train.processes.process_context import ProcessContext, check_model, published
-from dart_train.rollout.play.oracle_demonstrations import snapped
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError
 

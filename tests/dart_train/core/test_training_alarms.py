@@ -11,14 +11,15 @@ from dart_train.core.training_alarms import ALARMS, AlarmBoard, alarm_named, cou
 HEALTHY = {
     "gap/engine/mean": 1e-3, "sampling/sampling_logp_difference/mean": 0.1,
     "sampling/importance_sampling_ratio/mean": 0.98, "update/relative": 1e-4,
-    "frac_reward_zero_std": 0.3, "dropped/share": 0.0,
+    "frac_no_signal": 0.3, "dropped/share": 0.0, "teacher/answered": 1.0,
 }  # fmt: skip
 WRONG = {
     "engine_gap": {"gap/engine/mean": 1.4},
     "policy_gap": {"sampling/sampling_logp_difference/mean": 6.0},
     "importance": {"sampling/importance_sampling_ratio/mean": 1e-3},
     "weights": {"update/relative": 0.0},
-    "signal": {"frac_reward_zero_std": 1.0},
+    "signal": {"frac_no_signal": 1.0},
+    "teacher": {"teacher/answered": 0.1},
     "dropped": {"dropped/share": 0.8},
     "collapse": {"collapse": 1.0},
 }

@@ -1,7 +1,8 @@
 """An engine server without a model, for tests of what surrounds engines: the real protocol in a real process.
 
-It answers with the first ids of the prompt that a model may write, and a text of its choice. A weights directory is any
-directory with a `config.json`; the word "unfit" in its name makes loading fail. `--say` is the text of all responses.
+It answers with the first ids of the prompt that a model may write, and a text of its choice; of given ids it says -1. A
+weights directory is any directory with a `config.json`; the word "unfit" in its name makes loading fail. `--say` is the
+text of all responses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class EchoEngine:
         seconds = time.perf_counter() - started
         self._busy += seconds
         unfit = {*sampling.suppressed_ids, *sampling.stop_ids}  # which no model could have sampled, or gone on after
-        ids = tuple(token for token in prompt.token_ids if token not in unfit)[: min(4, sampling.max_tokens)]
+        fit = tuple(token for token in prompt.token_ids if token not in unfit)
+        ids = sampling.given_ids or fit[: min(4, sampling.max_tokens)]
         logprobs = tuple(-1.0 for _ in ids)
         return Generation(
             self._say, ids, logprobs, (self._version,) * 2, "stop", engine=self._name, seconds=(0, seconds)

@@ -5,6 +5,7 @@ import pytest
 from dart_agent.episodes.play_list import play_list
 from dart_agent.formats import get_format
 from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.policies.oracle_policy import snapped
 from dart_agent.prompting.conversation import Conversation
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Click, Done
@@ -13,7 +14,6 @@ from dart_train.rollout.play.oracle_demonstrations import (
     DemonstratingPolicy,
     DemonstrationStore,
     plan_demonstrations,
-    snapped,
 )
 from dart_train.rollout.play.recorder import Recorder
 

@@ -115,6 +115,7 @@ CREATE TABLE rollout_group (
 	reason VARCHAR(64) NOT NULL DEFAULT '',
 	lease_id VARCHAR(32),
 	created_at DOUBLE NOT NULL COMMENT 'Unix time',
+	taught INTEGER NOT NULL COMMENT 'members that a teacher taught' DEFAULT '0',
 	PRIMARY KEY (id),
 	CONSTRAINT uk_rollout_group UNIQUE (run_id, group_key)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
@@ -155,6 +156,8 @@ CREATE TABLE rollout_meta (
 	digest VARCHAR(32) NOT NULL COMMENT 'of its stored form' DEFAULT '',
 	recorded_at DOUBLE COMMENT 'Unix time by the database''s clock',
 	clock_skew_s DOUBLE COMMENT 'how far its machine''s clock was ahead; NULL: not noticeably',
+	taught INTEGER NOT NULL COMMENT 'steps that a teacher taught' DEFAULT '0',
+	training_reward DOUBLE COMMENT 'where judges take part; NULL: the reward',
 	PRIMARY KEY (rollout_id)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 

@@ -115,6 +115,7 @@ CREATE TABLE rollout_group (
 	reason VARCHAR(64) DEFAULT '' NOT NULL,
 	lease_id VARCHAR(32),
 	created_at DOUBLE NOT NULL,
+	taught INTEGER DEFAULT '0' NOT NULL,
 	PRIMARY KEY (id),
 	CONSTRAINT uk_rollout_group UNIQUE (run_id, group_key)
 );
@@ -155,6 +156,8 @@ CREATE TABLE rollout_meta (
 	digest VARCHAR(32) DEFAULT '' NOT NULL,
 	recorded_at DOUBLE,
 	clock_skew_s DOUBLE,
+	taught INTEGER DEFAULT '0' NOT NULL,
+	training_reward DOUBLE,
 	PRIMARY KEY (rollout_id)
 );
 

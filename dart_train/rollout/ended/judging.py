@@ -1,0 +1,153 @@
+"""Judging: what judges say of an episode is recorded beside its evaluator's score, before it is recorded.
+
+The reward of training is the evaluator's score and what the judges say, by their weights:
+
+    R = score + sum_k weight_k * value_k              over judges per episode
+    r_t = sum_k weight_k * value_{k,t}                over judges per step
+
+Invariants:
+    - The score stays what it is, and an episode without one is not judged.
+    - A judge that fails, hangs or answers nonsense adds nothing, and is counted. The group is trained on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.judging.agreement import SUCCESS
+from dart_agent.judging.judge import Judge, Judgement, Screens
+from dart_train.rollout.ended.ended_episodes import EndedEpisodes, Record
+from dart_train.rollout.forks.replay import pixels_of
+from dart_train.rollout.settings.reward_config import RewardConfig
+
+_log = logging.getLogger(__name__)
+SUSPICIOUS = 32
+"""Judgements of failures after which a judge that called all of them successes is warned of."""
+
+
+class Judging:
+    """The judges of a rollout service, by name, or none.
+
+    Args:
+        judges: each with its settings.
+        record: takes what is judged.
+
+    Attributes:
+        counts: by judge, how many episodes were "judged", how many of these it called a success ("yes"), to how many
+            it answered "nonsense", and of how many it said nothing ("silent").
+    """
+
+    def __init__(self, judges: Mapping[str, tuple[RewardConfig, Judge]], record: Record) -> None:
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in judges}
+        self._judges = dict(judges)
+        self._record = record
+        self._ended = EndedEpisodes(self._add, record)
+        self._failures: Counter[str] = Counter()  # by the evaluator, that were called a success
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether there is a judge."""
+        return bool(self._judges)
+
+    @property
+    def waiting(self) -> int:
+        """Episodes that have been handed in and are not handed on yet."""
+        return self._ended.waiting
+
+    @property
+    def full(self) -> bool:
+        """Return whether no episode should be begun before some are judged."""
+        return self._ended.full
+
+    async def start(self) -> None:
+        """Have the judges get ready. Raises `JudgeError`."""
+        for _, judge in self._judges.values():
+            await judge.start()
+
+    def hand_in(self, trajectory: Trajectory, expected: int) -> None:
+        """Judge an episode that has ended, where that is to be done, and hand it on."""
+        if self._judges and trajectory.trainable:
+            self._ended.hand_in(trajectory, expected)
+        else:
+            self._record(trajectory, expected)
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait for what is being judged; what takes longer is handed on as it is."""
+        await self._ended.settle(limit_s)
+
+    async def close(self) -> None:
+        """Let go of the judges. Call `settle` before."""
+        for _, judge in self._judges.values():
+            await judge.close()
+
+    def figures(self) -> dict[str, Any]:
+        """What the metrics say of them; nothing without a judge."""
+        return {"judges": {name: dict(counts) for name, counts in self.counts.items()}} if self._judges else {}
+
+    async def _add(self, standing: list[Trajectory]) -> None:
+        episode = standing[0]
+        screens = screens_of(episode)
+        said = await asyncio.gather(*(self._ask(name, episode, screens) for name in self._judges))
+        settings = {name: config for name, (config, _) in self._judges.items()}
+        standing[0] = rewarded(episode, dict(zip(self._judges, said, strict=True)), settings)
+
+    async def _ask(self, name: str, episode: Trajectory, screens: Screens) -> Judgement:
+        config, judge = self._judges[name]
+        counts = self.counts[name]
+        try:
+            async with asyncio.timeout(config.timeout_s):
+                said = (await judge.judge(episode, screens)).checked(len(episode.steps))
+        except Exception as error:  # a program's, an engine's, or of somebody's judge: training goes on without it
+            counts["silent"] += 1
+            if counts["silent"] == 1:
+                _log.warning("the judge %s says nothing of an episode: %s: %s", name, type(error).__name__, error)
+            return Judgement()
+        missing = said.value is None if config.per == "episode" else not said.steps
+        counts["nonsense" if missing else "judged"] += 1
+        if missing and counts["nonsense"] == 1:
+            _log.warning("the judge %s answered what is no judgement: %.200r", name, said.said)
+        if said.value is not None and said.value > SUCCESS:
+            counts["yes"] += 1
+            self._failures[name] += not episode.score
+            if counts["yes"] == counts["judged"] and self._failures[name] == SUSPICIOUS:
+                _log.warning(
+                    "the judge %s has called all %d episodes a success, %d of which the evaluators call a failure: it "
+                    "tells nothing",
+                    name,
+                    counts["judged"],
+                    SUSPICIOUS,
+                )
+        return said
+
+
+def rewarded(episode: Trajectory, said: Mapping[str, Judgement], settings: Mapping[str, RewardConfig]) -> Trajectory:
+    """Return an episode with what judges said of it, and the rewards of training; see the module's formula. Pure."""
+    reward = episode.score or 0.0
+    values: dict[str, float] = {}
+    steps: list[Step] = list(episode.steps)
+    for name, judgement in said.items():
+        config = settings[name]
+        if config.per == "episode" and judgement.value is not None:
+            values[name] = judgement.value
+            reward += config.weight * judgement.value
+        if config.per == "step" and judgement.steps:
+            for place, value in enumerate(judgement.steps):
+                own = steps[place]
+                total = (own.reward or 0.0) + config.weight * value
+                steps[place] = replace(own, rewards={**own.rewards, name: value}, reward=total)
+    return replace(episode, rewards=values, reward=reward if values else None, steps=tuple(steps))
+
+
+def screens_of(episode: Trajectory) -> Screens:
+    """Return the screenshots of an episode that was played just now."""
+    shown = [step.pixels.prompt[-1] for step in episode.steps if step.pixels is not None and step.pixels.prompt]
+    last = episode.steps[-1].pixels if episode.steps else None
+    after = [last.after] if last is not None and last.after is not None else []
+    return Screens([partial(pixels_of, image) for image in (*shown, *after)])

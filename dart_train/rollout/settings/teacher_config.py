@@ -1,0 +1,72 @@
+"""`TeacherConfig`, the section `teacher` of a run, and the teachers by name.
+
+A teacher is a class that is called with a `Student` (`dart_train.rollout.teachers.teacher`) and the options of the
+configuration as keyword arguments. `teacher.kind` names it: built in, of an installed package (entry points of
+"dart_gui.teachers"), or `module:Class`. Where the class has an attribute `Options`, a section, options are checked by
+it before anything starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section
+from dart_gym.utils.plugins import Registry, has
+
+TEACHERS: Registry[Any] = Registry(
+    "teacher",
+    "dart_gui.teachers",
+    {
+        "dagger": "dart_train.rollout.teachers.dagger:Dagger",
+        "distillation": "dart_train.rollout.teachers.distillation:Distillation",
+    },
+    (has(start=(), see=("session", "observation"), teach=("step",), close=()),),
+)
+
+
+class TeacherConfig(Section):
+    """A teacher: what the policy learns from in states that it came to itself (docs/guides/teachers.md)."""
+
+    kind: str | None = Field(
+        None,
+        description='Who teaches: "dagger" (the task\'s oracle answers in each state), "distillation" (a model says '
+        "how likely the policy's own answers are), a teacher of an installed package, or module:Class; null for none.",
+    )
+    options: dict[str, Any] = Field(
+        {}, validate_default=True, description="Options of this teacher; docs/guides/teachers.md lists those of each."
+    )
+    when: Literal["failed", "always"] = Field(
+        "failed", description="Groups that are taught: those in which no rollout got any reward, or all."
+    )
+    coef: float = Field(1.0, gt=0, description="Weight of what the teacher says in the loss.")
+    timeout_s: float = Field(
+        60.0, gt=0, description="Seconds for all answers about an episode; it is trained on without the rest."
+    )
+
+    @field_validator("kind")
+    @classmethod
+    def _can_be_used(cls, kind: str | None) -> str | None:
+        try:
+            if kind is not None:
+                TEACHERS.get(kind)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return kind
+
+    @field_validator("options")
+    @classmethod
+    def _resolve(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """All options of the kind, those that are left to their default included."""
+        kind = info.data.get("kind")
+        if kind is None:
+            if options and "kind" in info.data:
+                raise ValueError("options are of a teacher, and teacher.kind names none: set it, or leave them out")
+            return options
+        section: type[Section] | None = getattr(TEACHERS.get(kind), "Options", None)
+        try:
+            return options if section is None else section.parse(options, "options").model_dump(mode="json")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None

@@ -1,0 +1,40 @@
+"""A student's policy as it is taught: it decides by itself, and what the teacher notes of the state is recorded."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
+from dart_gym.core.errors import ClusterError, DesktopError
+from dart_gym.core.outcomes import Observation
+from dart_train.rollout.teachers.teacher import Teacher
+
+_log = logging.getLogger(__name__)
+
+
+class AdvisedPolicy:
+    """A `Policy` that decides as another one does. The teacher is asked where an engine answered, and nowhere else."""
+
+    def __init__(self, policy: Policy, teacher: Teacher, session: PlayableSession) -> None:
+        self._policy = policy
+        self._teacher = teacher
+        self._session = session
+
+    def reset(self, episode: Episode) -> None:
+        """Start the policy's episode."""
+        self._policy.reset(episode)
+
+    async def act(self, observation: Observation) -> Decision:
+        """Return the policy's decision with the teacher's note. A teacher that fails notes nothing."""
+        decision = await self._policy.act(observation)
+        if decision.generation is None:
+            return decision
+        try:
+            advice = await self._teacher.see(self._session, observation)
+        except (ClusterError, DesktopError):
+            raise  # the desktop is gone, and the episode with it
+        except Exception as error:  # of somebody's teacher: the episode goes on, and says nothing of this state
+            _log.warning("the teacher notes nothing of a state: %s: %s", type(error).__name__, error)
+            return decision
+        return replace(decision, advice=advice)

@@ -1,0 +1,52 @@
+"""DAgger: in each state that the student came to, the oracle's answer is what it should have said.
+
+The states are the student's own, so that it is shown the way out of its own mistakes, which demonstrations never show.
+Source: Ross, Gordon and Bagnell, "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
+Learning" (arXiv 1011.0686), with the student playing always (beta_i = 0 for every iteration). The loss is the mean
+cross-entropy of the answers (`dart_train.trainer.losses.teacher_loss`).
+
+It wants an oracle that looks at the state. One that follows a recorded script knows only its own way.
+"""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from dart_agent.episodes.trajectory import Step
+from dart_agent.policies.policy import PlayableSession
+from dart_gym.core.outcomes import Observation
+from dart_gym.core.section import Section
+from dart_train.rollout.teachers.oracle_words import oracle_words
+from dart_train.rollout.teachers.teacher import Student
+
+
+class DaggerOptions(Section):
+    """Options of `dagger`."""
+
+    grid: int = Field(1, ge=1, description="Clicks are answered on multiples of this many pixels.")
+
+
+class Dagger:
+    """A `Teacher` whose answers are the oracle's."""
+
+    Options = DaggerOptions
+
+    def __init__(self, student: Student, *, grid: int = 1) -> None:
+        self._student = student
+        self._grid = grid
+
+    async def start(self) -> None:
+        """Nothing is to be opened."""
+
+    async def see(self, session: PlayableSession, observation: Observation) -> str:
+        """Return what the oracle would do, in the student's words."""
+        return await oracle_words(self._student, session, observation, self._grid)
+
+    async def teach(self, step: Step) -> Step:
+        """Return the step with the oracle's answer as its target."""
+        if not step.advice:
+            return step
+        return replace(step, target_ids=tuple(self._student.tokens.response(step.advice)))
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,27 @@
+"""Whether a model can judge a student's tokens: the same ids, and pads of screenshots, must mean the same to both."""
+
+from pathlib import Path
+
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+
+
+def misfit(model: str | Path, tokens: ModelTokens, vision: VisionSpec) -> str:
+    """Return why a model cannot judge the tokens of a student with this tokenizer and image processor; "" if it can.
+
+    Raises:
+        ConfigurationError: if `model` is no directory of a model.
+    """
+    if difference := tokens.difference(ModelTokens.load(model)):
+        return (
+            f"teacher.options.model: {model} has another tokenizer than the student, whose tokens it is to judge: "
+            f"{difference}; take a teacher of the same family"
+        )
+    other = VisionSpec.from_dir(model)
+    if (vision.patch_size, vision.merge_size) != (other.patch_size, other.merge_size):
+        return (
+            f"teacher.options.model: {model} cuts screenshots into patches of {other.patch_size} pixels, merged by "
+            f"{other.merge_size}; the student's are {vision.patch_size} and {vision.merge_size}: take a teacher of the "
+            "same family"
+        )
+    return ""

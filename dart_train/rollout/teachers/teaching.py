@@ -1,0 +1,143 @@
+"""Teaching: episodes that have ended without a reward are taught before they are recorded, beside the play.
+
+Invariants:
+    - Each episode that is handed in is recorded exactly once: taught, in part, or as it was played. No worker waits.
+    - A teacher that fails, hangs or dies costs nothing but its lessons: episodes go on being recorded without them, it
+      is tried again with longer and longer pauses, and the log says when it goes away and when it is back.
+    - At the end what is not taught within the time is recorded as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import replace
+from typing import Any, Literal
+
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.policies.policy import PlayableSession, Policy
+from dart_train.core.availability import Availability
+from dart_train.rollout.ended.ended_episodes import EndedEpisodes, Record
+from dart_train.rollout.teachers.advised_policy import AdvisedPolicy
+from dart_train.rollout.teachers.teacher import Teacher
+
+
+class Teaching:
+    """The teacher of a rollout service, or none.
+
+    Args:
+        teacher: None for none; then everything is recorded as it is played.
+        record: takes what is taught.
+        when: episodes that are taught: those without a reward, or all. Whether a whole group has failed is known to the
+            trainer, which uses what is taught accordingly.
+        timeout_s: seconds for all steps of an episode.
+
+    Attributes:
+        taught: steps that the teacher has said something of, and `untaught` those of which it was to and did not.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher | None,
+        record: Record,
+        *,
+        when: Literal["failed", "always"] = "failed",
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.taught = self.untaught = 0
+        self._teacher = teacher
+        self._record = record
+        self._when = when
+        self._timeout_s = timeout_s
+        self._availability = Availability("the teacher", math.inf)
+        self._again = 0.0
+        self._ended = EndedEpisodes(self._teach, record)
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether there is a teacher."""
+        return self._teacher is not None
+
+    @property
+    def waiting(self) -> int:
+        """Episodes that have been handed in and are not recorded yet."""
+        return self._ended.waiting
+
+    @property
+    def full(self) -> bool:
+        """Return whether no episode should be begun before some are taught."""
+        return self._ended.full
+
+    @property
+    def wants_tree(self) -> bool:
+        """Return whether observations must hold the accessibility tree."""
+        return bool(getattr(self._teacher, "wants_tree", False))
+
+    async def start(self) -> None:
+        """Have the teacher get ready. Raises `TeacherError`."""
+        if self._teacher is not None:
+            await self._teacher.start()
+
+    def advised(self, policy: Policy, session: PlayableSession) -> Policy:
+        """Return the policy of an episode, with the teacher looking on."""
+        return policy if self._teacher is None else AdvisedPolicy(policy, self._teacher, session)
+
+    def hand_in(self, trajectory: Trajectory, expected: int) -> None:
+        """Teach an episode that has ended, where that is to be done, and have it recorded."""
+        if self._teacher is None or not self._wants(trajectory):
+            self._record(trajectory, expected)
+            return
+        self._ended.hand_in(trajectory, expected)
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait for what is being taught; what takes longer is recorded as it is."""
+        await self._ended.settle(limit_s)
+
+    async def close(self) -> None:
+        """Let go of the teacher. Call `settle` before."""
+        if self._teacher is not None:
+            await self._teacher.close()
+
+    def figures(self) -> dict[str, Any]:
+        """What the metrics say of it; nothing without a teacher."""
+        if self._teacher is None:
+            return {}
+        state = self._availability.state()
+        away = f"{state.what} for {state.seconds:.0f} s: {state.reason}" if state is not None else ""
+        return {"teacher": {"steps": self.taught, "untaught": self.untaught, "waiting": self.waiting, "away": away}}
+
+    def _wants(self, trajectory: Trajectory) -> bool:
+        return trajectory.trainable and (self._when == "always" or not trajectory.score)
+
+    async def _teach(self, standing: list[Trajectory]) -> None:
+        lessons = list(standing[0].steps)
+        try:
+            if self._teacher is not None and time.monotonic() >= self._again:
+                await self._ask(self._teacher, lessons)
+        finally:  # told to end as well
+            standing[0] = taught = replace(standing[0], steps=tuple(lessons))
+            self.taught += taught.taught_steps
+            self.untaught += len(lessons) - taught.taught_steps
+
+    async def _ask(self, teacher: Teacher, lessons: list[Step]) -> None:
+        """Put what the teacher says of each step into its place."""
+        errors: list[Exception] = []
+
+        async def ask(place: int) -> None:
+            try:
+                lessons[place] = await teacher.teach(lessons[place])
+            except Exception as error:  # an engine's, or of somebody's teacher: the student goes on without it
+                errors.append(error)
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.gather(*(ask(place) for place in range(len(lessons))))
+        except TimeoutError:
+            errors.append(TimeoutError(f"no answer about an episode within {self._timeout_s:g} s"))
+        if not errors:
+            self._availability.restored()
+            return
+        error = errors[0]
+        pause = self._availability.failed(f"{type(error).__name__}: {error}")
+        self._again = time.monotonic() + pause

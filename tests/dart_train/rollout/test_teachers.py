@@ -1,0 +1,373 @@
+"""Teachers beside the play: what they note and say is recorded with the student's steps, and nothing waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from forked_play import OK_CLICK, Says
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from service_parts import config_of, echo_engine
+
+from dart_agent.engines.base.engine import Engine, Generation, Prompt, Sampling
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.formats import get_format
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_gym.core.outcomes import TerminalState
+from dart_train.config.run_config import RunConfig
+from dart_train.core.data_states import Reason
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.insight import statistics
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.preflight.teacher_check import teacher_problems
+from dart_train.report.gather import taught_notes
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
+from dart_train.rollout.settings.teacher_config import TeacherConfig
+from dart_train.rollout.teachers.dagger import Dagger
+from dart_train.rollout.teachers.distillation import Distillation
+from dart_train.rollout.teachers.teacher import Student, TeacherError
+from dart_train.rollout.teachers.teaching import Teaching
+from dart_train.rollout.teachers.told_prompt import told_prompt
+
+BESIDE = OK_CLICK.replace("42,56", "1,1")
+
+
+class Judges(Says):
+    """Says texts, and gives each token that it is to judge a log-probability of -0.5."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(itertools.repeat(text))
+        self.judged: list[Prompt] = []
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        if not sampling.given_ids:
+            return await super().generate(prompt, sampling)
+        self.judged.append(prompt)
+        logprobs = (-0.5,) * len(sampling.given_ids)
+        return Generation("", sampling.given_ids, logprobs, (0, 0), "stop", engine="judge")
+
+
+@pytest.fixture
+def flat_data(tmp_path):
+    """Groups without signal are dropped, as by default."""
+    config = CurationConfig(group_size=2, batches_ahead=None, max_staleness=None)
+    with DataManager.open(f"sqlite:///{tmp_path}/dart.sqlite", tmp_path / "data", "run", config=config) as manager:
+        yield manager
+
+
+@pytest.fixture
+def make_student(tokens, vision):
+    def make(engine: Engine, directory: Path) -> Student:
+        sampling = Sampling(
+            8, stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids, ids_below=tokens.highest_id + 1
+        )
+        return Student("", tokens, vision, get_format("ui_tars"), sampling, engine, directory)
+
+    return make
+
+
+async def taught_service(
+    data: DataManager,
+    sockets: Path,
+    cluster_url: str,
+    make_policy,
+    make_teacher,
+    *,
+    engine: Says,
+    budget: int = 8,
+    meanwhile=None,
+    **teacher,
+) -> RolloutService:
+    async with EngineServer(engine).listening(f"ws+unix://{sockets / 'says.sock'}") as engine_url:
+        config = config_of(engine_url, tasks=("fake/two-steps",), group_size=2, budget_rollouts=budget)
+        service = RolloutService(
+            config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy,
+            teacher=TeacherConfig(**teacher), make_teacher=make_teacher,
+        )  # fmt: skip
+        running = asyncio.create_task(service.run())
+        if meanwhile is not None:
+            await meanwhile(service, running)
+        await running
+    return service
+
+
+# --- DAgger -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_oracles_answers_are_recorded_in_the_states_that_the_student_came_to(
+    sockets, flat_data, cluster_url, make_policy, make_student, tokens
+):
+    def make(engine, directory):
+        return Dagger(make_student(engine, directory))
+
+    service = await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+    played = list(flat_data.trajectories(source="rollout"))
+    assert len(played) == 8 and all(not one.score for one in played)
+    for one in played:
+        for step in one.steps:
+            assert step.advice.startswith("Action: click(") and step.text != step.advice
+            assert step.target_ids == tuple(tokens.response(step.advice)) and step.teacher_logprobs == ()
+    assert len({step.advice for one in played for step in one.steps}) > 1  # of the seed's own buttons
+    ready, _ = flat_data.ready()
+    assert ready == 4 and flat_data.census().dropped == {}  # equal rewards, and yet they teach
+    steps = sum(len(one.steps) for one in played)
+    assert flat_data.read(statistics.taught) == statistics.TaughtCounts({"fake/two-steps": 8}, steps, 4)
+    assert service.figures()["teacher"] == {"steps": steps, "untaught": 0, "waiting": 0, "away": ""}
+
+
+async def test_without_a_teacher_the_same_groups_are_dropped(sockets, flat_data, cluster_url, make_policy):
+    service = await taught_service(flat_data, sockets, cluster_url, make_policy, None, engine=Judges(BESIDE))
+    assert flat_data.ready() == (0, 0) and flat_data.census().dropped == {Reason.NO_SIGNAL: 8}
+    assert "teacher" not in service.figures() and flat_data.read(statistics.taught) == statistics.TaughtCounts()
+    assert all(step.advice == "" for one in flat_data.trajectories() for step in one.steps)
+
+
+# --- distillation -------------------------------------------------------------------------------------------------
+
+
+async def test_a_student_teaches_itself_what_only_the_teacher_is_told(
+    sockets, flat_data, cluster_url, make_policy, make_student, tokens
+):
+    def make(engine, directory):
+        return Distillation(make_student(engine, directory), told="oracle", words="Do this: {told}")
+
+    engine = Judges(BESIDE)
+    await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=engine)
+    steps = [step for one in flat_data.trajectories() for step in one.steps]
+    assert all(step.teacher_logprobs == (-0.5,) * len(step.response_ids) for step in steps)
+    told = Counter(tokens.decode(prompt.token_ids, special=True) for prompt in engine.judged)
+    for step in steps:
+        asked = tokens.decode(step.prompt_ids, special=True)
+        head, end, tail = asked.rpartition("<|im_end|>")
+        assert told[f"{head}\nDo this: {step.advice}{end}{tail}"] > 0
+        assert step.advice not in asked
+    assert all(prompt.images[0].shape == (224, 168, 3) for prompt in engine.judged)
+
+
+async def test_the_accessibility_tree_is_asked_for_and_told(sockets, flat_data, cluster_url, make_policy, make_student):
+    def make(engine, directory):
+        return Distillation(make_student(engine, directory), told="tree")
+
+    await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE), budget=2)
+    steps = [step for one in flat_data.trajectories() for step in one.steps]
+    assert steps and all(step.advice.startswith("<desktop-frame") and step.teacher_logprobs for step in steps)
+
+
+async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir, caplog
+):
+    """An engine in a process of its own, which is killed."""
+    url = f"ws+unix://{sockets / 'teacher.sock'}"
+    with echo_engine(url, model_dir) as process:
+        async with asyncio.timeout(60):
+            while not (sockets / "teacher.sock").exists():
+                await asyncio.sleep(0.05)
+
+        def make(engine, directory):
+            return Distillation(make_student(engine, directory), model=str(model_dir), url=url)
+
+        async def kill(service, running):
+            while not running.done() and not (service.playing and service.figures()["teacher"]["steps"]):
+                await asyncio.sleep(0.01)
+            process.kill()
+
+        with caplog.at_level(logging.WARNING):
+            service = await taught_service(
+                flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE), budget=60, meanwhile=kill
+            )
+    said = service.figures()["teacher"]
+    assert service.scheduler.completed == 60 == len(list(flat_data.trajectories()))
+    assert said["steps"] > 0 and said["untaught"] > 0 and said["away"].startswith("the teacher is away")
+    assert caplog.text.count("the teacher is away") == 1
+    steps = [step for one in flat_data.trajectories() for step in one.steps]
+    assert sum(step.taught for step in steps) == said["steps"] and len(steps) == said["steps"] + said["untaught"]
+    assert all(len(step.teacher_logprobs) == len(step.response_ids) for step in steps if step.taught)
+    assert flat_data.census().dropped[Reason.NO_SIGNAL] > 0 and flat_data.ready()[0] > 0
+
+
+async def test_an_engine_of_ones_own_is_started_and_ends_with_the_run(
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir
+):
+    def make(engine, directory):
+        return Distillation(make_student(engine, directory), model=str(model_dir))
+
+    service = await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE), budget=2)
+    assert service.figures()["teacher"]["untaught"] == 0 < service.figures()["teacher"]["steps"]
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory) -> Path:
+    """A model with other words."""
+    config = TinyModelConfig(hidden_size=32, layers=1)
+    target = build_tiny_model(tmp_path_factory.mktemp("other"), seed=1, config=config)
+    path = target / "tokenizer.json"
+    values = json.loads(path.read_text())
+    words = values["model"]["vocab"]
+    first, second = [place for place, (word, _) in enumerate(words) if word in ("a", "b")]
+    words[first], words[second] = words[second], words[first]
+    path.write_text(json.dumps(values))
+    return target
+
+
+async def test_a_teacher_with_another_tokenizer_is_refused_before_the_first_episode(
+    sockets, flat_data, cluster_url, make_policy, make_student, other_dir
+):
+    def make(engine, directory):
+        return Distillation(make_student(engine, directory), model=str(other_dir))
+
+    with pytest.raises(TeacherError, match=r"has another tokenizer than the student.*'[ab]' is .*take a teacher of"):
+        await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+    assert not list(flat_data.trajectories())
+
+
+def run_of(student: Path, **values) -> RunConfig:
+    return RunConfig.model_validate(
+        {"name": "r", "model": {"path": str(student)}, "rollout": {"tasks": ["fake/two-steps"]}, **values}
+    )
+
+
+def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, other_dir, tmp_path):
+    def problems(options: dict, **values) -> list[str]:
+        return teacher_problems(run_of(model_dir, teacher={"kind": "distillation", "options": options}, **values))
+
+    assert problems({"model": str(model_dir)}) == []
+    assert "has another tokenizer" in problems({"model": str(other_dir)})[0]
+    assert "no model" in problems({"model": str(tmp_path)})[0]
+    hot = {"rollout": {"tasks": ["fake/two-steps"], "sampling": {"temperature": 0.7}}}
+    assert "at temperature 1 only" in problems({"model": str(model_dir), "url": "http://127.0.0.1:1"}, **hot)[0]
+    dagger = {"teacher": {"kind": "dagger"}}
+    assert teacher_problems(run_of(model_dir, **dagger)) == []
+    office = {"rollout": {"tasks": ["debian-basics/*"]}, **dagger}
+    assert "follows a recorded script" in " ".join(teacher_problems(run_of(model_dir, **office)))
+    with pytest.raises(ValidationError, match="cannot teach itself what it does not know"):
+        run_of(model_dir, teacher={"kind": "distillation"})
+    with pytest.raises(ValidationError, match="unknown teacher 'daggre'"):
+        run_of(model_dir, teacher={"kind": "daggre"})
+    with pytest.raises(ValidationError, match="options.gird: unknown key; did you mean 'grid'"):
+        run_of(model_dir, teacher={"kind": "dagger", "options": {"gird": 4}})
+
+
+def test_the_trainer_follows_the_section(model_dir):
+    plain, taught = run_of(model_dir), run_of(model_dir, teacher={"kind": "dagger", "when": "always", "coef": 0.5})
+    assert (plain.trainer.teacher_when, plain.trainer.given().get("teacher_when")) == ("never", None)
+    assert (taught.trainer.teacher_when, taught.trainer.teacher_coef) == ("always", 0.5)
+    assert taught.teacher.options == {"grid": 1}
+
+
+async def test_a_teacher_that_cannot_be_reached_ends_the_run_before_it_begins(
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir
+):
+    def make(engine, directory):
+        url = f"ws+unix://{sockets / 'nobody.sock'}"
+        return Distillation(make_student(engine, directory), model=str(model_dir), url=url)
+
+    with pytest.raises(TeacherError, match="no engine at ws.unix"):
+        await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+
+
+# --- teaching -----------------------------------------------------------------------------------------------------
+
+
+class Odd:
+    """A teacher of somebody's, that does what it is told to with each step in turn."""
+
+    def __init__(self, *does: str) -> None:
+        self.does = itertools.cycle(does)
+
+    async def start(self) -> None:
+        """Nothing."""
+
+    async def see(self, session, observation) -> str:
+        raise RuntimeError("blind")
+
+    async def teach(self, step: Step) -> Step:
+        match next(self.does):
+            case "hang":
+                await asyncio.Event().wait()
+            case "raise":
+                raise RuntimeError("broken")
+        return replace(step, target_ids=(1, 2))
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+def failed(name: str, steps: int = 2, score: float | None = 0.0) -> Trajectory:
+    step = Step(response_ids=(1,), logprobs=(-1.0,), finish_reason="stop")
+    return Trajectory("t", 0, trajectory_id=name, terminal=TerminalState.DONE, score=score, steps=(step,) * steps)
+
+
+async def test_every_episode_is_recorded_once_whatever_its_teacher_does():
+    for does in (("answer",), ("hang",), ("raise",), ("answer", "hang"), ("answer", "raise")):
+        recorded: list[Trajectory] = []
+        teaching = Teaching(Odd(*does), lambda one, expected, kept=recorded: kept.append(one), timeout_s=0.05)
+        for number in range(5):
+            teaching.hand_in(failed(f"e{number}"), 2)
+        assert teaching.waiting == 5 and not recorded
+        await teaching.settle(5.0)
+        assert sorted(one.trajectory_id for one in recorded) == [f"e{number}" for number in range(5)]
+        assert teaching.waiting == 0 and teaching.taught + teaching.untaught == 10
+        assert (teaching.taught > 0) == ("answer" in does) and (teaching.untaught > 0) == (does != ("answer",))
+        assert bool(teaching.figures()["teacher"]["away"]) == (does != ("answer",))
+
+
+async def test_a_service_that_ends_records_what_was_being_taught():
+    recorded: list[Trajectory] = []
+    teaching = Teaching(Odd("hang"), lambda one, expected: recorded.append(one), timeout_s=60.0)
+    teaching.hand_in(failed("e"), 2)
+    await asyncio.sleep(0)
+    await teaching.settle(0.01)
+    assert [one.trajectory_id for one in recorded] == ["e"] and teaching.untaught == 2
+
+
+async def test_successes_and_what_does_not_count_are_not_taught():
+    recorded: list[Trajectory] = []
+    teaching = Teaching(Odd("answer"), lambda one, expected: recorded.append(one))
+    for one in (failed("s", score=1.0), failed("l", score=None), failed("n", steps=0)):
+        teaching.hand_in(one, 2)
+    assert len(recorded) == 3 and not any(one.taught_steps for one in recorded)  # at once
+    always = Teaching(Odd("answer"), lambda one, expected: recorded.append(one), when="always")
+    always.hand_in(failed("s", score=1.0), 2)
+    await always.settle(1.0)
+    assert recorded[-1].taught_steps == 2
+
+
+async def test_a_blind_teacher_costs_no_episode(sockets, flat_data, cluster_url, make_policy, caplog):
+    service = await taught_service(
+        flat_data, sockets, cluster_url, make_policy, lambda engine, directory: Odd("answer"), engine=Judges(BESIDE)
+    )
+    assert (
+        service.scheduler.completed == 8 and "the teacher notes nothing of a state: RuntimeError: blind" in caplog.text
+    )
+    assert all(step.advice == "" for one in flat_data.trajectories() for step in one.steps)
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_a_teacher_is_told_stays_text(prompt, tokens: ModelTokens, text):
+    told = told_prompt(prompt, f"{text}<|im_end|><|im_start|>", tokens)
+    for special in (tokens.im_end_id, tokens.im_start_id, tokens.image_pad_id):
+        assert told.token_ids.count(special) == prompt.token_ids.count(special)
+    assert told.images is prompt.images and told_prompt(prompt, "", tokens) == prompt
+
+
+def test_the_report_names_who_taught_what(model_dir):
+    config = run_of(model_dir, teacher={"kind": "dagger"})
+    (said,) = taught_notes(config, statistics.TaughtCounts({"a": 2, "b": 5}, 12, 3))
+    assert "dagger taught 12 steps of 7 rollouts, by task b (5), a (2); 3 groups" in said
+    assert "taught nothing" in taught_notes(config, statistics.TaughtCounts())[0]
+    assert taught_notes(run_of(model_dir), statistics.TaughtCounts()) == []
