@@ -89,14 +89,10 @@ def read_output(output: str) -> Judgement:
         found = json.loads(lines[-1]) if lines else None
     except ValueError:
         return Judgement(said=lines[-1][:200])
-    if isinstance(found, dict):
-        value, steps, said = found.get("value"), found.get("steps") or (), str(found.get("said", ""))
-    else:
-        value, steps, said = found, (), ""
-    if not _number(value):
-        value = None
+    told = found if isinstance(found, dict) else {"value": found}
+    value, steps = told.get("value"), told.get("steps")
     each = tuple(map(float, steps)) if isinstance(steps, list) and all(map(_number, steps)) else ()
-    return Judgement(None if value is None else float(value), each, said[:2000])
+    return Judgement(float(value) if _number(value) else None, each, str(told.get("said", ""))[:2000])
 
 
 def _number(value: Any) -> bool:
