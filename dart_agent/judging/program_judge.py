@@ -96,4 +96,4 @@ def read_output(output: str) -> Judgement:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9  # NaN is not
