@@ -65,7 +65,7 @@ def read_options(items: list[str] | tuple[str, ...]) -> dict[str, Any]:
 
 
 def lines_of(kind: str, judged: list[Judged]) -> list[str]:
-    """What people are told of a judge."""
+    """Return what people are told of a judge."""
     found = compared(judged)
     kappa = "unknown" if found.kappa is None else f"{found.kappa:.2f}"
     lines = [

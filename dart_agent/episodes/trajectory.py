@@ -203,7 +203,7 @@ class Trajectory:
 
     @property
     def training_reward(self) -> float:
-        """What the episode is reinforced by: its score and what judges say of it; 0 without a score."""
+        """Return the reward of training: the score and what judges say of the episode; 0 without a score."""
         return self.reward if self.reward is not None else self.score or 0.0
 
     @property

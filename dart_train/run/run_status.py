@@ -74,7 +74,7 @@ def _alarms(run: RunDirectory) -> list[Alarm]:
 
 
 def _teacher(run: RunDirectory) -> list[str]:
-    """What the rollout service's newest line says of the teacher; nothing without one."""
+    """Return a line about the teacher by the rollout service's newest metrics; nothing without a teacher."""
     said: dict[str, Any] = {}
     for row in read_metrics(run.metrics("rollout")):
         said = row.get("teacher") or {}

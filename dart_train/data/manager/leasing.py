@@ -65,7 +65,7 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """What each trajectory is reinforced by."""
+        """The reward of training of each trajectory."""
         return tuple(trajectory.training_reward for trajectory in self.trajectories)
 
     def version(self, trajectory: Trajectory) -> int | None:

@@ -88,7 +88,7 @@ class Judging:
             await judge.close()
 
     def figures(self) -> dict[str, Any]:
-        """What the metrics say of them; nothing without a judge."""
+        """Return the judges' part of a metrics line; nothing without a judge."""
         return {"judges": {name: dict(counts) for name, counts in self.counts.items()}} if self._judges else {}
 
     async def _add(self, standing: list[Trajectory]) -> None:

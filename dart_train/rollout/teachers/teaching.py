@@ -100,7 +100,7 @@ class Teaching:
             await self._teacher.close()
 
     def figures(self) -> dict[str, Any]:
-        """What the metrics say of it; nothing without a teacher."""
+        """Return the teacher's part of a metrics line; nothing without a teacher."""
         if self._teacher is None:
             return {}
         state = self._availability.state()

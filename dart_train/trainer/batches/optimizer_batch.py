@@ -230,7 +230,7 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
 def taught_metrics(
     groups: Sequence[GroupLike], members: Sequence[Sequence[Member]], settings: BatchSettings
 ) -> dict[str, float]:
-    """What a teacher said of a batch: steps, and its share of those that it was to teach."""
+    """Return the number of steps that a teacher taught, and their share of those that it was to teach."""
     asked = [group for group, known in zip(members, groups, strict=True) if settings.teaches(known)]
     wanted = sum(len(member.samples) for group in asked for member in group)
     targets = sum(len(member.targets) for group in asked for member in group)

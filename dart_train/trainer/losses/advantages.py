@@ -141,7 +141,7 @@ def shortest_path_rewards(rewards: NDArray[np.float64], steps: Sequence[int], st
 
 
 def rewards_to_go(rewards: Sequence[Sequence[float]]) -> list[NDArray[np.float64]]:
-    """What rewards of single steps add to the advantages of a group, one array per trajectory.
+    """Return what rewards of single steps add to the advantages of a group, one array per trajectory.
 
     A_{i,t} += sum_{j >= t} (r_{i,j} - mean r), the mean over all steps of the group: GRPO's process supervision
     (DeepSeekMath, arXiv 2402.03300, 4.1.3) without its division by the deviation, so that weights count. All 0 where
