@@ -83,7 +83,7 @@ class ProgramJudge:
 
 
 def read_output(output: str) -> Judgement:
-    """Return the judgement that a program printed on its last line; one without a value where it printed no judgement. Pure."""
+    """Return the judgement that a program printed on its last line; else one without a value. Pure."""
     lines = output.strip().splitlines()
     try:
         found = json.loads(lines[-1]) if lines else None
