@@ -26,7 +26,7 @@ URL_VARIABLE = "DART_DATA_URL"
 
 
 class DataCommands(TyperGroup):
-    """Takes what is no command for the configuration of `serve`."""
+    """Take a first argument that is no command as the configuration of `serve`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Put in the name of the command that is left out."""
@@ -92,7 +92,7 @@ def init(
 @app.command("export")
 @on_run(reads=True)
 def export_(context: ProcessContext, file: FileArgument) -> None:
-    """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
+    """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it runs."""
     from dart_train.data.maintenance.transfer import export_run
 
     with context.open_data() as manager:

@@ -133,7 +133,7 @@ def demonstrate(context: ProcessContext) -> None:
 @on_run()
 def warmup(
     context: ProcessContext,
-    continue_to: Annotated[Path | None, typer.Option(help="go on from the warm start and save here instead")] = None,
+    continue_to: Annotated[Path | None, typer.Option(help="continue from the warm start and save here instead")] = None,
     seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
 ) -> None:
     """Train on the demonstrations and publish version 1."""
@@ -149,7 +149,9 @@ def evaluate(
     label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL/scores.json")],
     version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
     model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
-    trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
+    trained_only: Annotated[
+        bool, typer.Option("--trained-only", help="leave out the tasks of evaluation.beside")
+    ] = False,
     temperature: Annotated[float | None, typer.Option(help="0 for greedy")] = None,
     engine_gpus: EngineGPUs = None,
     gpu_memory: GPUMemory = None,
@@ -205,7 +207,7 @@ def learn(context: ProcessContext, gpu_memory: GPUMemory = None) -> None:
 @app.command()
 @on_run(url=True)
 def monitor(context: ProcessContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
-    """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
+    """Evaluate new versions on a few held-out seeds during training, and keep the best one."""
     from dart_train.processes import monitor as command
     from dart_train.rollout.settings.rollout_config import EnginePlaces
 
@@ -215,7 +217,7 @@ def monitor(context: ProcessContext, engine_gpus: EngineGPUs = None, gpu_memory:
 @app.command()
 @on_run(reads=True)
 def report(context: ProcessContext) -> None:
-    """Write report.html and report.json of a run, also while it goes on."""
+    """Write report.html and report.json of a run, also while it runs."""
     from dart_train.processes import write_report as command
 
     command.main(context)

@@ -1,4 +1,4 @@
-"""`dart-train status` and `stop`: a run that goes on, on this machine or on any node of its cluster."""
+"""`dart-train status` and `stop` of a run, on this machine or on any node of its cluster."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ def status(
     ray: Ray = None,
     timeout: Timeout = 15.0,
 ) -> None:
-    """Say what goes on in a run: its phase, its processes and their nodes, and what waits for one."""
+    """Show the state of a run: its phase, its processes and their nodes, and what waits for one."""
     if log is None:
         _say(name, runs_dir, ray, timeout, "status")
     else:

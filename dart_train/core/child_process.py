@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Process(Protocol):
-    """What a supervisor knows of a program. `subprocess.Popen` has all of it but `kill_all`."""
+    """A program as its supervisor sees it. `subprocess.Popen` has all of this but `kill_all`."""
 
     returncode: int | None
 

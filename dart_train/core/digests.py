@@ -13,7 +13,7 @@ FILE = DIGESTS
 
 
 def write_digests(directory: Path) -> None:
-    """Put the digests of a directory's own files into it; what is linked from elsewhere is its owner's to change."""
+    """Put the digests of a directory's own files into it; linked files belong to their owner."""
     own = sorted(path.name for path in directory.iterdir() if path.is_file() and not path.is_symlink())
     (directory / FILE).write_text(json.dumps(digests(directory, [name for name in own if name != FILE]), indent=1))
 

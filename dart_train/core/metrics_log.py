@@ -2,9 +2,9 @@
 
 Invariants:
     - A line is written whole and flushed at once: a reader (report, `tail -f`) sees it and a kill loses nothing.
-    - Appending continues an existing file: a restarted process goes on in the same history, on a line of its own
+    - Appending continues an existing file: a restarted process continues the same history, on a new line
       where the one before was cut off by a kill or a full disk.
-    - Readers leave out what is no whole line.
+    - Readers skip incomplete lines.
 """
 
 import json
@@ -40,7 +40,7 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a metrics file in order; what was cut off by a kill or a full disk is left out."""
+    """Yield the lines of a metrics file in order; lines that a kill or a full disk cut off are skipped."""
     path = Path(path)
     if not path.exists():
         return

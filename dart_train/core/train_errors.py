@@ -11,7 +11,7 @@ class DartTrainError(Exception):
 
 
 class Interrupted(DartTrainError):
-    """Ctrl-C or SIGTERM ended a run; the same command goes on."""
+    """Ctrl-C or SIGTERM ended a run; the same command resumes it."""
 
 
 class DataError(DartTrainError):
@@ -103,7 +103,7 @@ class CheckpointError(DataError):
 
 
 class TrainingError(DartTrainError):
-    """Training cannot go on: the weights or gradients are not finite, or there is nothing to train on."""
+    """Training cannot continue: the weights or gradients are not finite, or there is nothing to train on."""
 
     hopeless = True
 

@@ -108,7 +108,7 @@ def raised_in(row: Mapping[str, Any]) -> list[Alarm]:
 
 
 def count_steps(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of steps during which each alarm was raised, for those that ever were."""
+    """Return by alarm the number of steps during which it was raised; alarms that never were are left out."""
     counts: dict[str, int] = {}
     for row in rows:
         for alarm in raised_in(row):

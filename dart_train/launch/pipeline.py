@@ -4,7 +4,7 @@
 
 Invariants:
     - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
-      killed run goes on with the same command at the phase where it was.
+      killed run is resumed by the same command at the phase where it was.
     - The environment cluster runs from the first phase that needs desktops to the last, the supervised control from
       the end of the reinforcement learning on; everything else only for its phase. Whatever ends the launcher ends
       all of them.
@@ -142,7 +142,7 @@ class Pipeline:
             Interrupted: told to stop meanwhile.
         """
         while not self._written(write):
-            write = self.state.save  # what is to be written is in memory by now
+            write = self.state.save  # the state in memory holds the change by now
             self._tick()
 
     def _written(self, write: Callable[[], None]) -> bool:
@@ -178,7 +178,7 @@ class Pipeline:
     def _until_engines_serve(self) -> None:
         """Wait for the engines that share GPUs with the trainer: they measure the free memory while they start.
 
-        Beside a trainer that allocates, what it takes would count as theirs, and their cache would be too small.
+        While a trainer allocates, its memory would count as theirs, and their cache would be too small.
         """
         written, began = self.run.metrics("rollout"), time.time()
         while not (written.exists() and written.stat().st_mtime >= began):
@@ -202,7 +202,7 @@ class Pipeline:
         self._evaluate(label, version, "--trained-only", "--temperature", "0")
 
     def _start_supervised_control(self) -> None:
-        """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""
+        """Continue supervised training from the warm start, on the same demonstrations, for as long as RL took."""
         if SUPERVISED in self.supervisor.processes or (self.run.supervised / "config.json").exists():
             return
         seconds = f"{self.state.seconds('rl'):.0f}"
@@ -336,7 +336,7 @@ PHASES = (
         wanted=lambda config: config.evaluation.greedy,
     ),
 )
-"""Phases of every run, in order, but for those at its end."""
+"""The first phases of every run, in order."""
 LAST_PHASES = (
     Phase(
         SUPERVISED,
@@ -346,7 +346,7 @@ LAST_PHASES = (
     ),
     Phase("report", "report", lambda line: line._process("report")),
 )
-"""Phases after those that a configuration adds."""
+"""The last phases of every run, after those that a configuration adds."""
 
 
 def phases_of(config: RunConfig) -> list[Phase]:
@@ -475,7 +475,7 @@ def execute(
     cluster: str | None = None,
     timeout_s: float = ray_cluster.CONNECT_S,
 ) -> RunDirectory:
-    """Run, or go on with, everything that a configuration describes, or some of its phases.
+    """Run or resume everything that a configuration describes, or some of its phases.
 
     Args:
         config: the run.
@@ -531,7 +531,7 @@ def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
 
 
 def say_result(run: RunDirectory, console: Console) -> None:
-    """Print the last lines of a run: what it came to and where the report lies. Raises `TrainedNothing`."""
+    """Print the last lines of a run: its result, and where the report lies. Raises `TrainedNothing`."""
     figures = read_json(run.figures, f"make it anew: dart-train report {run.config} --runs-dir {run.root.parent}")
     before, after = figures.get("success_before"), figures.get("success_after")
     if before is not None and after is not None:

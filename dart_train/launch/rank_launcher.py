@@ -1,7 +1,7 @@
 """`python -m dart_train.launch.rank_launcher ...`: torchrun, which ends as the first of its ranks that failed.
 
-torchrun ends with status 1 and a report of its own, whatever a rank said. A supervisor needs the rank's: its status
-says whether another try is any use, and the last lines of the log what is wrong.
+torchrun always ends with status 1 and a report of its own. A supervisor needs the rank's status, which says whether a
+retry can help, and the rank's last lines, which say what is wrong.
 """
 
 from __future__ import annotations

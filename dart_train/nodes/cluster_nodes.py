@@ -8,7 +8,7 @@ are on one machine, torchrun in one process tree, so that a lost rank is a lost 
 
 Invariants:
     - A node that joins gets a server, one that is lost or cannot be used leaves the list; clients read it again.
-    - Whatever waits for a node is in `waiting`, with what it asks for and since when.
+    - Every process that waits for a node is in `waiting`, with the resources that it asks for and since when.
 """
 
 import time
@@ -182,7 +182,7 @@ class ClusterNodes:
         return program
 
     def _start_others(self, spec: ProcessSpec, log: Path, address: dict[str, str]) -> list[RemoteProgram]:
-        """Start the ranks of the nodes beside the first, which has told where it listens."""
+        """Start the ranks of all nodes but the first, which has told its address."""
         known = [word.replace(HOST, address[HOST]).replace(PORT, address[PORT]) for word in spec.argv]
         place = known.index(FIRST)
         nodes = range(1, self._wanted.trainer_nodes)
@@ -253,7 +253,7 @@ class ClusterNodes:
         self.waiting = [*filter(None, (one.waiting for one in self._programs)), *filter(None, wrong)]
 
     def _look_at(self, node: dict[str, Any]) -> str:
-        """Begin to use a node that offers desktops; returns what is wrong with it, "" if nothing is."""
+        """Begin to use a node that offers desktops; return its problem, "" if there is none."""
         identity = node["NodeID"]
         name = node["NodeManagerAddress"]
         offered = node["Resources"].get(DESKTOPS, 0)

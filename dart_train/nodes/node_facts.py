@@ -1,4 +1,4 @@
-"""What a node of a cluster says of itself, and what is decided by it. Pure but for `node_facts`, which looks."""
+"""The resources that a node of a cluster reports, and the decisions from them. Pure but for `node_facts`."""
 
 import os
 import platform

@@ -1,10 +1,10 @@
-"""ProgramHost: what a Ray actor does on its node: it runs one program of a run, and tells what becomes of it.
+"""ProgramHost: the work of a Ray actor on its node: run one program of a run, and report its output and end.
 
 Invariants:
     - The program ends with its actor (the kernel signals it), and an actor ends with the process that made it.
     - A node has a directory of its own for the run; on the launcher's node that is the run's directory itself. What a
       program writes into `metrics` and its log elsewhere is handed on by `poll`, from where this program began.
-    - A node fetches a version once, whatever number of its programs ask for it.
+    - A node fetches a version once, however many of its programs ask for it.
 """
 
 import os
@@ -118,7 +118,7 @@ class ProgramHost:
         return str(fetch(url, self._run.root / "engine-copies"))
 
     def poll(self, seen: Mapping[str, int]) -> tuple[int | None, dict[str, bytes]]:
-        """How the program is: its exit status (None while it runs), and by file what it has written since.
+        """Return the program's exit status (None while it runs), and by file what it has written since.
 
         Args:
             seen: bytes by file that the caller has.

@@ -107,7 +107,7 @@ def here() -> str:
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """Options of an actor or task that belongs on one node, and takes no share of it."""
+    """Options of an actor or task that is bound to one node and takes none of its resources."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
@@ -138,7 +138,7 @@ def ask_window(address: str, run: str, what: str, arguments: dict[str, Any], tim
     """Ask a run on a cluster, from any of its nodes; see `RunWindow.ask`.
 
     Raises:
-        ClusterUnreachable: no run of this name goes on there.
+        ClusterUnreachable: if no run of this name is running there.
         RunDirectoryError: as it says.
     """
     connect(address, timeout_s)

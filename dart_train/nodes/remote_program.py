@@ -81,7 +81,7 @@ class RemoteProgram(Polled):
 
     @property
     def waiting(self) -> str:
-        """Return what it waits for and since when; "" once a node has it."""
+        """Return the resources that it waits for and since when; "" once a node runs it."""
         settled = self.started is not None or self.returncode is not None
         if settled or not self.asks or time.time() - self.since < PATIENCE_S:
             return ""
@@ -170,5 +170,5 @@ class RemoteProgram(Polled):
 
 
 def _first(error: Exception) -> str:
-    """The first line of an error's message, or of what was raised in an actor: Ray's go on for pages."""
+    """Return the first line of an error's message, or of the error that was raised in an actor: Ray's fill pages."""
     return str(getattr(error, "cause", None) or error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Records the demonstrations that the warm-up needs; goes on where it was after a break."""
+"""Records the demonstrations that the warm-up needs; resumes after a break."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
 """Evaluates a version of a run on held-out seeds, as `dart-agent eval` does: what "before" and "after" are made of.
 
 The directory `eval/<label>` is that of an evaluation (`dart_agent.evaluation.evaluation_directory`): every episode is
-recorded there, a killed evaluation goes on with it, and `dart-agent compare`, `view` and `export` read it.
+recorded there, a killed evaluation resumes from it, and `dart-agent compare`, `view` and `export` read it.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def main(
 
 
 def planned(config: RunConfig, *, trained_only: bool = False) -> list[EpisodeKey]:
-    """Return what is played, task by task: equal for every evaluation of a run, so that they compare."""
+    """Return the tasks and seeds to play: the same for every evaluation of a run, so that results can be compared."""
     evaluation = config.evaluation
     counts = [(task, evaluation.episodes) for task in config.train_tasks]
     counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]

@@ -27,7 +27,7 @@ ROLLOUTS_ENDED = "rollouts_ended"
 """Fact of the run: the rollout service has spent its budget."""
 
 STOP_TRAINING = "stop_training"
-"""Fact of the run: the monitor has seen no better version for so long that training ends."""
+"""Fact of the run: the monitor has seen no better version for `patience` evaluations, so training ends."""
 
 START_SOURCES = ("initial", "warmup")
 """Sources of published weights that are not the trainer's own."""
@@ -92,7 +92,7 @@ class EndOfData:
 
 
 def main(context: ProcessContext, *, gpu_memory: float | None = None) -> None:
-    """Train until the data ends; goes on from the newest state in `trainer/`. `gpu_memory`: share of the GPU to take.
+    """Train until the data ends, from the newest state in `trainer/` on. `gpu_memory`: share of the GPU to take.
 
     Raises:
         SystemExit: told to stop before that.

@@ -1,11 +1,11 @@
-"""Small held-out evaluations beside the training: how it goes, which version is the best, and when nothing improves.
+"""Small held-out evaluations during training: its progress, the best version, and the end when nothing improves.
 
 Invariants:
     - Its seeds are neither trained on nor those of the tests before and after: choosing by it favours none of these.
     - `best/` is a whole copy of the best version so far, or is not there.
     - What is evaluated is held: an evaluation may take longer than the trainer keeps a version.
     - An evaluation that fails is written down as lost, and the next one comes in its turn: it ends no run.
-    - A killed monitor goes on with what `metrics/held_out.jsonl` holds; an evaluation that was cut off is made anew.
+    - A killed monitor resumes from `metrics/held_out.jsonl`; an evaluation that was cut off is repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 FIRST_SEED = 9_000
 POLL_S = 0.5
 HELD = ".held"
-"""The directory in a run's own of what is being evaluated."""
+"""The directory, inside the run's, of the version that is being evaluated."""
 
 
 def main(context: ProcessContext, *, places: EnginePlaces = EnginePlaces()) -> None:
@@ -144,7 +144,7 @@ async def _play(context: ProcessContext, pool: EnginePool, model_dir: Path) -> S
 
 
 def _row(version: int, rollouts: int, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return what is written of one evaluation: the mean over tasks, and every task's mean, without lost episodes."""
+    """Return the line of one evaluation: the mean over tasks, and every task's mean, without lost episodes."""
     tasks: dict[str, list[float]] = {}
     for one in episodes:
         if not one.lost_by:

@@ -79,7 +79,7 @@ class ProcessContext:
         self.config = self.config.model_copy(update=limited)
 
     def open_data(self, unavailable_timeout_s: float | None = None) -> DataManager:
-        """The run's data manager; its calls wait so long for a database that is away, `patience_s` by default."""
+        """Open the run's data manager; calls wait this long for a database that is away, by default `patience_s`."""
         return open_data(self.config, self.run, unavailable_timeout_s or self.patience_s)
 
     def database_url(self) -> str:

@@ -87,7 +87,7 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
 
     Equal for equal seeds.
 
-    Every pass over the demonstrations draws anew which of them carry a wrong instruction: a fixed choice would be
+    Every pass over the demonstrations draws again which of them carry a wrong instruction: a fixed choice would be
     learned by heart.
     """
     oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)

@@ -8,7 +8,7 @@ from dart_train.run.run_directory import write_json, write_text
 
 
 def main(context: ProcessContext) -> None:
-    """Make the report anew; it may be called at any time, also while the run goes on."""
+    """Write the report again; may be called at any time, also during the run."""
     with context.open_data() as data, waiting_for("what the run left behind, which is read"):
         report = gather(context.config, context.run, data)
     with waiting_for("the pictures of the report"):

@@ -4,10 +4,10 @@ Invariants:
     - One launcher at a time holds the lock; the kernel frees it when that process and the processes that it started
       have ended, however they end.
     - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
-      everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
+      everything that it leaves behind is in place. The same command therefore resumes a killed one.
     - A run is defined by its resolved configuration; another one under the same name is refused, but for the settings
       in `resume_changes`.
-    - `run.json` says which version of the package began the run; one whose formats may differ refuses to go on with it.
+    - `run.json` says which version of the package began the run; one whose formats may differ refuses to resume it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dart_train.core.train_errors import DartTrainError, DiskFullError
 
 _log = logging.getLogger(__name__)
 MODULES_END_S = 15.0
-"""Processes of a launcher that was killed get so long to end."""
+"""Seconds that processes of a killed launcher get to end."""
 
 MAX_SOCKET_PATH = 100
 """Bytes that a Unix socket's path may have (the kernel takes 107)."""
 
 FULL_DISK_BYTES = 1 << 18
-"""With less free space than this whatever fails is taken to fail for want of it."""
+"""With less free space than this, failures are blamed on the full disk."""
 
 _AGAIN = "run the same command again, it goes on where it was; --runs-dir chooses another place"
 
@@ -220,7 +220,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically, leaving nothing beside it.
+    """Replace a text file atomically, leaving no other file in its directory.
 
     Raises:
         RunDirectoryError: if the disk is full or read-only.
@@ -266,13 +266,13 @@ class RunState:
         return "finished" in self.values["phases"].get(phase, {})
 
     def begin(self, phase: str) -> None:
-        """A phase starts, or goes on after a break."""
+        """Record that a phase starts, or is resumed."""
         entry = self.values["phases"].setdefault(phase, {"spans": []})
         entry["spans"].append([time.time(), None])
         self.save()
 
     def touch(self, phase: str) -> None:
-        """The phase is still going on: its last span reaches until now (so a kill loses only seconds of it)."""
+        """Extend the last span of the running phase until now, so that a kill loses only seconds of it."""
         self.values["phases"][phase]["spans"][-1][1] = time.time()
         self.save()
 

@@ -1,4 +1,4 @@
-"""What goes on in a run, from its directory: `dart-train status` and `stop`, here and for other nodes."""
+"""The state of a run, from its directory: `dart-train status` and `stop`, here and for other nodes."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def launcher(run: RunDirectory) -> int | None:
 
 
 def status(run: RunDirectory) -> str:
-    """Return what goes on in a run, in lines for people.
+    """Return the state of a run, in lines for people.
 
     Raises:
         RunDirectoryError: there is no such run.

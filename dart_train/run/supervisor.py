@@ -36,7 +36,7 @@ FIRST_BACKOFF_S = 0.5
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 16
 ERROR_WINDOW_S = 1800.0
-"""Errors with a message count for so long: each can come after minutes of waiting for something."""
+"""Seconds for which errors with a message count: each can come after minutes of waiting."""
 
 _ERROR_MARKS = ("error: ", "dart-gym: ", "dart-agent: ")
 """How our programs begin the message that they end with."""
@@ -163,7 +163,7 @@ def start_child(
         env=environment,
         cwd=directory,
         pass_fds=handed_on,
-        start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
+        start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops its children cleanly
         preexec_fn=die_with_parent(signal.SIGTERM),
     )
 
@@ -214,7 +214,7 @@ class Supervisor:
             watched.probe = Probe(spec.look, spec.look_period_s)
 
     def check(self) -> None:
-        """Reap the processes that have ended and restart those that have crashed.
+        """Reap processes that have ended and restart processes that have crashed.
 
         Raises:
             ProcessCrashed: if a process crashed too often, or would crash again.
@@ -269,7 +269,7 @@ class Supervisor:
         watched.not_before = start
 
     def wait(self, name: str, poll_s: float = 0.1) -> None:
-        """Wait until a process has finished, restarting whatever crashes meanwhile."""
+        """Wait until a process has finished, restarting processes that crash meanwhile."""
         while not self.processes[name].finished:
             self.check()
             watched = self.processes[name]

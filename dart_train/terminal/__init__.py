@@ -1,1 +1,1 @@
-"""What a terminal shows while a run goes on."""
+"""The terminal's view of a run while it runs."""

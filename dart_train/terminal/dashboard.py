@@ -33,7 +33,7 @@ WIDE = 110
 FRAME_ROWS = 2
 MAX_ALERTS = 3
 SYSTEM_ROWS = 12
-"""Rows of the box "system" beside engines and restarts."""
+"""Rows of the box "system" in addition to engines and restarts."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class View:
         current: name of the present one; "rl" shows rollouts and training.
         total: 0 where it is not known.
         history: success by task and their "mean", and "speed" (actions per minute), oldest first.
-        alerts: what a person should know beside what the lines say.
+        alerts: warnings for a person, in addition to the lines.
     """
 
     name: str
@@ -127,7 +127,7 @@ def _rows_of_head(view: View, width: int) -> int:
 
 
 def _body(view: View, width: int, rows: int) -> RenderableType:
-    """Boxes beside one another, with `rows` rows inside."""
+    """Boxes next to one another, with `rows` rows inside."""
     grid = Table.grid(expand=True, padding=(0, 0))
     if width >= WIDE:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the terminal shows while a run goes on: phases, progress, live numbers. Fits 80 x 24.
+"""The terminal's view of a run while it runs: phases, progress, live numbers. Fits 80 x 24.
 
 `Panel` reads what the processes write down (JSON lines in `metrics/`); `dashboard.draw` is a pure function of what it
 found. Without a terminal (or with `plain`) one line per phase and one every few seconds is printed instead.
@@ -26,7 +26,7 @@ from dart_train.terminal.dashboard import UNITS, Phase, View, clock, draw
 MAX_HISTORY = 4096
 PLAIN_INTERVAL_S = 10.0
 SILENT_S = 15.0
-"""Without a line for so long the rollout service is not well; it writes one a second."""
+"""Seconds without a line after which the rollout service counts as stuck; it writes one a second."""
 
 REFRESH_PER_S = 4
 
@@ -126,7 +126,7 @@ class Panel:
             self.console.print(f"{phase.title}: done in {clock(phase.seconds)}")
 
     def refresh(self, supervisor: Supervisor, waiting: Sequence[str] = ()) -> None:
-        """Read what is new and show it; `waiting` is what waits for nodes, processes say theirs themselves."""
+        """Read new lines and show them; `waiting`: what waits for nodes, while processes report their own waits."""
         view = self.view
         for row in self._progress.poll():
             if row.get("phase") not in (None, view.current):
