@@ -33,7 +33,7 @@ def certify(
 ) -> None:
     """Show that a suite's tasks score 0 for nothing and 1 for their solutions, and carry that in a badge.
 
-    A run that was cut off goes on where it was. With --task the badge keeps what it says of other tasks. The exit
+    A run that was cut off is resumed. With --task the badge keeps what it says of other tasks. The exit
     status is 1 where a task is quarantined.
     """
     tasks, place = _tasks(suite, task or ["*"]), Place.of()

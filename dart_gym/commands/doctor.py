@@ -242,7 +242,7 @@ def main(
     Args:
         console: to print to.
         task_set: a directory of tasks, to say which of them wait for a package.
-        asked: parts that are requested, whatever is installed.
+        asked: parts that are requested even if nothing of them is installed.
         json_file: also gets all findings, those of parts that nobody requested as well.
     """
     console = console or Console()

@@ -130,7 +130,7 @@ def _api_policy(directory: Path | None, tcp: bool, open_to_all: bool) -> APIPoli
 
 
 async def _serve(settings: ServerSettings, provider: Provider, patient: bool) -> None:
-    """Serve until a signal; `patient`: after the first SIGTERM the episodes may go on for a while."""
+    """Serve until a signal; `patient`: after the first SIGTERM episodes may continue for `drain_s`."""
     ending, at_once = asyncio.Event(), asyncio.Event()
 
     def interrupt() -> None:
@@ -232,7 +232,7 @@ def mcp(
     open_: Annotated[bool, typer.Option("--open", help="With --http on loopback: ask for no token.")] = False,
     idle: Annotated[float, typer.Option(help="With --http: seconds after which a session without requests ends.")] = 60,
 ) -> None:
-    """Let an MCP client use desktops: one session of it holds one. Over stdio, or streamable HTTP."""
+    """Let an MCP client use desktops, one for each of its sessions. Over stdio, or streamable HTTP."""
     try:
         from dart_gym.commands.mcp_server import serve_mcp
     except ImportError as error:

@@ -111,7 +111,7 @@ def guarded(name: str, call: Callable[[], object], people: Sequence[type[Excepti
 
 
 def _give_up_output() -> None:
-    """Write what is in the buffer, or leave it, before the interpreter complains of it at its end."""
+    """Flush the output, or drop it, before the interpreter complains about it at exit."""
     try:
         sys.stdout.flush()
     except OSError:

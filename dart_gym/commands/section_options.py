@@ -92,7 +92,7 @@ def _pairs(items: list[str], name: str) -> dict[str, str]:
 
 
 def _read(path: Path, of_run: str, run_fields: Iterable[str]) -> dict[str, Any]:
-    """The settings in a file; of a run's configuration those below a key of it."""
+    """Return the settings in a file; of a run's configuration, those below the key `of_run`."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -167,7 +167,7 @@ class Type(Action):
 class Press(Action):
     """Press keys together as a chord and release them in reverse order: `Press(("ctrl", "s"))` or `Press("ctrl+s")`.
 
-    A letter beside ctrl, alt or win is the key, however it is written: `("ctrl", "S")` presses no shift.
+    A letter with ctrl, alt or win is the key, however it is written: `("ctrl", "S")` presses no shift.
     """
 
     kind: ClassVar[str] = "press"

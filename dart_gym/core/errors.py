@@ -61,7 +61,7 @@ class DesktopKilledError(DesktopError):
 class DesktopStateError(DesktopError):
     """An operation failed because of what programs of the desktop did to it: the agent's doing, and no fault of ours.
 
-    The desktop goes on. Only this operation has failed, such as one that needs a process where there are too many.
+    The desktop still works. Only this operation has failed, such as one that needs a process where there are too many.
     """
 
 

@@ -225,7 +225,7 @@ def chord_keys(text: str) -> list[str]:
 
 
 def in_chord(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Canonical keys as a chord presses them: a capital beside ctrl, alt or win is the key, and asks for no shift."""
+    """Canonical keys as a chord presses them: a capital with ctrl, alt or win is the key, and asks for no shift."""
     if _COMMANDING.isdisjoint(keys):
         return keys
     return tuple(key.lower() if len(key) == 1 and len(key.lower()) == 1 else key for key in keys)

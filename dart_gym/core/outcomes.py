@@ -2,7 +2,7 @@
 
 Invariants:
     - An error is never a reward of 0: `Evaluation.score` is None unless `status` is OK.
-    - `StepResult.terminal` is None while the episode goes on; once set, `evaluation` is set too.
+    - `StepResult.terminal` is None until the episode ends; once set, `evaluation` is set too.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class StepResult:
 
     Attributes:
         observation: the screen after the action has settled.
-        terminal: how the episode ended; None while it goes on.
+        terminal: how the episode ended; None until it has ended.
         evaluation: the score; set exactly when `terminal` is.
         step_index: number of actions carried out so far; 0 after a reset.
         timings: seconds by phase ("queue", "reset", "perform", "settle", "capture", "evaluate", ...).

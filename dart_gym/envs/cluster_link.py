@@ -1,7 +1,7 @@
 """The way to a cluster: of a URL, or of this process's private one, for synchronous and for asynchronous users.
 
 Invariants:
-    - Environments of one process share one private cluster; the last one to let go of it stops it.
+    - Environments of one process share one private cluster; the last one to release it stops it.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class SharedCluster:
             return self._cluster.url
 
     async def release(self) -> None:
-        """Let go of it; the last one stops it."""
+        """Release the cluster; the last user stops it."""
         async with self._lock:
             self._users -= 1
             if self._users == 0 and self._cluster is not None:

@@ -239,7 +239,7 @@ class Dispatcher:
                 self._link.loop.submit(session.close)
 
     def close(self, also: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close all sessions, in the middle of whatever they do, with `also`, and the link."""
+        """Close all sessions, even in the middle of an operation, `also`, and the link."""
         self._link.loop.run(self._close, also)
 
     async def _close(self, also: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,4 +1,4 @@
-"""Episodes prepared ahead: sessions beside those of the environments, on which next episodes are being started.
+"""Episodes prepared ahead: sessions in addition to those of the environments, on which next episodes are being started.
 
 When an episode ends, the session that was prepared first takes its place, and the one that it replaces prepares the
 next episode: its desktop is put right in the background. A step then waits for no reset, as long as episodes do not end
@@ -56,7 +56,7 @@ class Prepared:
 
 
 class Prefetch:
-    """`count` sessions besides those of the environments, with `deadline_s` for a slot. Called from one thread."""
+    """`count` sessions besides the environments' own, with `deadline_s` for a slot. Called from one thread."""
 
     def __init__(
         self, link: ClusterLink, count: int, draw: Callable[[], Draw], start: Start, deadline_s: float
@@ -105,12 +105,12 @@ class Prefetch:
             self._idle.append(session)
 
     def forget(self) -> None:
-        """Throw the prepared episodes away: the draws begin anew. A session ends one reset before the next."""
+        """Throw the prepared episodes away: the draws begin again. A session ends one reset before the next."""
         self._idle.extend(prepared.session for prepared in self._prepared)
         self._prepared.clear()
 
     async def close(self) -> None:
-        """Give all desktops back, in the middle of whatever they do. Runs in the link's loop."""
+        """Give all desktops back, even in the middle of an operation. Runs in the link's loop."""
         for future in self._seeking:
             future.cancel()
         sessions = [*self._idle, *(prepared.session for prepared in self._prepared)]

@@ -177,7 +177,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return self._dispatcher.recv(min_ready, max_ready, timeout)
 
     def abandon(self, env_ids: Iterable[int]) -> None:
-        """Give up requests in flight; their desktops are thrown away in the middle of it, and need a reset."""
+        """Give up requests in flight; their desktops are thrown away, and the environments need a reset."""
         self._dispatcher.abandon(env_ids)
 
     def _check_free(self, env_ids: Sequence[int]) -> None:
@@ -331,7 +331,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return tuple(self._result(i).observation.screenshot.copy() for i in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Give all desktops back, in the middle of whatever they do."""
+        """Give all desktops back, even in the middle of an operation."""
         if not self._dispatcher.is_inherited:  # a fork must leave the desktops of its parent alone
             self._dispatcher.close(self._prefetch.close)
 

@@ -198,7 +198,7 @@ def _read(seccomp: Path | None) -> str:
 
 
 def _opened(path: Path, stack: contextlib.ExitStack) -> Path:
-    """A path to this very socket, whatever takes its place. Raises `FileNotFoundError`; `DesktopError`: no socket."""
+    """Return a path to this very socket. Raises `FileNotFoundError`; `DesktopError`: no socket."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     stack.callback(os.close, fd)
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):

@@ -2,7 +2,7 @@
 
 Invariants:
     - `open` looks whether desktops can be made at all, and removes what a killed server of this machine left behind.
-    - A desktop that was stopped, or whose start failed or was cancelled, has given back whatever it had.
+    - A desktop that was stopped, or whose start failed or was cancelled, has given all of its resources back.
     - A provider serves tasks that leave the kind of their desktop open (kind "xvfb"). Drawn desktops, and machines that
       a client names by their URL, are made as without it.
 """
@@ -31,7 +31,7 @@ class Provider(Protocol):
         options_type: what its options are; it is constructed with one of them.
         capacity: how many desktops it can have at once; None for no limit that it knows of.
         local: whether its desktops take memory of this machine.
-        warm: how many desktops a server should hold ready beside those that are lent, unless told.
+        warm: default number of desktops that a server holds ready in addition to those that are lent.
     """
 
     name: str

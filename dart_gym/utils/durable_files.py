@@ -24,7 +24,7 @@ _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EACCES)
 
 
 def write_file(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
-    """Replace a file, whole or not at all; after an error nothing is left beside it. Raises `OSError`."""
+    """Replace a file, whole or not at all; after an error no temporary file is left. Raises `OSError`."""
     descriptor, name = tempfile.mkstemp(prefix=f".tmp-{path.name}-", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:

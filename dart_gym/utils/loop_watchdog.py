@@ -22,7 +22,7 @@ STALLED_STATUS = 75
 
 
 class EventLoopStalled(Exception):
-    """An event loop did not run for so long that its process was ended."""
+    """An event loop did not run for too long, and its process was ended."""
 
 
 class LoopWatchdog:

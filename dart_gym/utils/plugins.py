@@ -31,7 +31,7 @@ from dart_gym.core.suggestions import suggest
 
 T = TypeVar("T")
 _LABORATORY = Path(__file__).parents[2] / "dart_lab"
-"""The laboratory of a checkout, with the metadata of a package beside its modules: found without an installation."""
+"""The laboratory of a checkout, with the metadata of a package next to its modules: found without an installation."""
 Check = Callable[[Any], str | None]
 """Says what an object lacks to be of a kind, as the rest of a sentence ("lacks the method reset"); None if nothing."""
 _INTEGRATIONS = {

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Return a text as Rich's tables and consoles take it: printable, and no markup whatever brackets are in it."""
+    """Return a text as Rich's tables and consoles take it: printable, and without markup even if it has brackets."""
     return escape(printable(text))
 
 

@@ -331,7 +331,7 @@ class ClientSession:
             # else: the late reply of a request whose caller was cancelled
 
     async def _decoded(self, frame: bytes | str) -> Reply:
-        """A reply; a compressed screen takes milliseconds, in which the other sessions of this loop must go on."""
+        """Decode a reply; a compressed screen takes milliseconds, so that is done in a thread."""
         if self._codec != "raw" and len(frame) > _BIG_FRAME_BYTES:
             return await asyncio.to_thread(frames.decode_reply, frame)
         return frames.decode_reply(frame, self._receiver)

@@ -250,7 +250,7 @@ class ClusterServers:
     async def connect(
         self, server: ServerRecord, resume: str = "", take_over: bool = False
     ) -> tuple[ClientConnection, frames.Welcome]:
-        """Open a connection for a new session on a server, or for one of it to go on with.
+        """Open a connection to a server for a new session, or to resume one of its sessions.
 
         With `take_over` also if that one has a living connection.
 

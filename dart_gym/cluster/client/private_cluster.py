@@ -67,7 +67,7 @@ class LocalCluster:
         return self._process.pid if self._process else None
 
     def client(self) -> ClusterClient:
-        """A client of it."""
+        """Return a client of this cluster."""
         return ClusterClient(self.url)
 
     async def start(self) -> None:

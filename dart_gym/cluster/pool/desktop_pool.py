@@ -1,4 +1,4 @@
-"""The desktops of a server: a number of slots that are lent in a fair order, with warm desktops beside them.
+"""The desktops of a server: a number of slots that are lent in a fair order, and warm desktops in reserve.
 
 Invariants:
     - At most `size` slots are lent, to each owner at most its quota.
@@ -77,7 +77,7 @@ class Pool:
 
     Args:
         size: number of slots: how many desktops may be lent at once.
-        warm: how many warm desktops to hold ready, beside those that are lent.
+        warm: number of warm desktops to hold ready in addition to those that are lent.
         quota: how many slots an owner may have. Call `serve_waiters` when it has changed.
     """
 
@@ -214,7 +214,7 @@ class Pool:
         return True
 
     async def maintain(self, idle_s: float) -> None:
-        """Stop desktops that lay idle for so long, and warm ones that nobody asked for; measure what desktops use."""
+        """Stop desktops that were idle this long, and warm ones that nobody asked for; measure what desktops use."""
         self.stop_idle(idle_s)
         self.warm_pool.tend(idle_s)
         now = time.monotonic()

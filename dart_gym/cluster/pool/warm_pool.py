@@ -1,8 +1,8 @@
 """The warm pool: desktops booted ahead, so that a reset takes one that is ready while the old one is thrown away.
 
 Invariants:
-    - Warm desktops come beside the slots that are lent, at most `size` of them, and only where the machine has room for
-      more than one such desktop. They make way for sessions that wait for memory.
+    - At most `size` warm desktops are held in addition to the lent slots, and only where the machine has room for more
+      than one such desktop. They make way for sessions that wait for memory.
     - Only specs that were asked for lately have warm desktops. One whose desktops are kept over episodes rarely boots:
       the last warm desktop is never of such a spec.
     - A warm desktop was never used by an episode. One that dies, or is not asked for any more, is thrown away.

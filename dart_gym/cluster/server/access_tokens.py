@@ -38,7 +38,7 @@ class Headers(Protocol):
     """HTTP headers, as websockets has them."""
 
     def get_all(self, key: str) -> list[str]:
-        """All values of a header, whatever the case of its name."""
+        """Return all values of a header; the case of its name does not matter."""
         ...
 
 

@@ -123,7 +123,7 @@ class Operations:
             return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {_words(error)}")
 
     def end(self, served: ServedSession) -> None:
-        """Take the slot back; whatever episode ran has no score."""
+        """Take the slot back; an episode in progress gets no score."""
         served.ended = True
         self._vacate(served)
 

@@ -1,4 +1,4 @@
-"""What a server counts and times, and Prometheus's text of it.
+"""A server's counts and times, and their text for Prometheus.
 
 Invariants:
     - Recording is a few additions, because every step pays for it; all text is made when somebody asks.

@@ -89,7 +89,7 @@ class Lifetimes:
     lifetime_s: float | None = None
 
     def verdict(self, served: ServedSession, now: float) -> ClusterError | None:
-        """Why a session has to end now; None if it may go on."""
+        """Return why a session has to end now; None if it may continue."""
         if self.is_expired(served, now):
             message = f"the session has lasted {self.lifetime_s:g} s, as long as one may: reset starts anew"
             return ClusterError(message, ErrorCode.EXPIRED)

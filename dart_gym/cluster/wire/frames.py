@@ -51,7 +51,7 @@ class Hello:
 
     Attributes:
         codecs: image codecs that the client takes, best first.
-        resume: token of the session to go on with; "" for a new one.
+        resume: token of the session to resume; "" for a new one.
         take_over: with `resume`: cut the session's connection, even one that is alive.
     """
 
@@ -67,7 +67,7 @@ class Welcome:
     """Answer to `Hello`.
 
     Attributes:
-        resumed: whether it is the session that the client asked to go on with.
+        resumed: whether it is the session that the client asked to resume.
         grace_s: how long the session outlives a lost connection.
         limits: what the server allows, those of `LIMITS` that it sets.
     """

@@ -30,7 +30,7 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def is_slow(image: NDArray[np.uint8], codec: str) -> bool:
-    """Return whether encoding takes so long that it belongs into a thread, away from an event loop."""
+    """Return whether encoding is slow enough to belong into a thread, away from the event loop."""
     return codec in ("png", "webp", "jpeg") and image.nbytes > _BIG_IMAGE_BYTES
 
 

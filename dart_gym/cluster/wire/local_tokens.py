@@ -3,7 +3,7 @@
 A port of loopback is open to every user of the machine, a file in one's runtime directory is not.
 
 Invariants:
-    - Each start makes a token anew, so that no earlier owner of the port knows it.
+    - Each start makes a new token, so that no earlier owner of the port knows it.
     - The file is there, whole, before the server says that it listens.
 """
 

@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop
 
-_MAX_MESSAGE = 1 << 20  # a tenth of a second to parse, whatever is in it
+_MAX_MESSAGE = 1 << 20  # a tenth of a second to parse, whatever its content
 _MAX_UNASKED = 32 << 20  # bytes of events that nobody waits for, between two answers
 _MAX_LISTING = 1 << 20
 _LISTING_S = 15.0
@@ -134,7 +134,7 @@ class DevTools:
         return future
 
     async def close(self) -> None:
-        """End the connection; the browser goes on."""
+        """End the connection; the browser keeps running."""
         await self._socket.close()
         await self._reader
 

@@ -132,7 +132,7 @@ class SettlePolicy:
 
 @runtime_checkable
 class Endable(Protocol):
-    """What a desktop has besides that knows who ended it."""
+    """Additional methods of a desktop that knows who ended it."""
 
     @property
     def killed(self) -> bool:
@@ -144,7 +144,7 @@ class Endable(Protocol):
 
 @runtime_checkable
 class Accountable(Protocol):
-    """What a desktop has besides that knows why it is slow."""
+    """Additional methods of a desktop that knows why it is slow."""
 
     async def holds_up(self) -> bool:
         """Return whether its own programs hold it up now, and not a machine that has too much to do."""
@@ -152,7 +152,7 @@ class Accountable(Protocol):
 
 @runtime_checkable
 class Traceable(Protocol):
-    """What a desktop has besides that knows what it has been through."""
+    """Additional attributes of a desktop that knows what it has been through."""
 
     @property
     def traces(self) -> int:
@@ -161,7 +161,7 @@ class Traceable(Protocol):
 
 @runtime_checkable
 class SiteHost(Protocol):
-    """What a desktop has besides whose spec names sites; the addresses are those of `dart_gym.sites`."""
+    """Additional methods of a desktop whose spec names sites; the addresses are those of `dart_gym.sites`."""
 
     async def set_site(self, name: str, state: Any) -> None:
         """Begin an episode of a site with a state. Raises `DesktopError`."""

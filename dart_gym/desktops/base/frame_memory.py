@@ -2,7 +2,7 @@
 
 Invariants:
     - It has its full size before the other process sees it, and is sealed against shrinking and growing: a process that
-      maps it can read it to its end, whatever happens on the other side.
+      maps it can read it to its end, regardless of the other side.
     - The programs of the desktop have no way to it: no name, and no descriptor that they inherit.
 """
 

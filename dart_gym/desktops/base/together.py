@@ -1,4 +1,4 @@
-"""Work that belongs together: all of it, or none goes on."""
+"""Work that belongs together: if one part fails, the other parts are cancelled."""
 
 from collections.abc import Coroutine
 from typing import Any

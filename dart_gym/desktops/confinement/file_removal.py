@@ -1,4 +1,4 @@
-"""Removes a directory with all that is in it, whatever a program has left there.
+"""Removes a directory with everything that a program may have left there.
 
 Invariants:
     - Depth, modes, names and links do not matter: it goes by descriptors of directories, needs no recursion and no

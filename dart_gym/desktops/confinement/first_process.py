@@ -1,4 +1,4 @@
-"""Process 1 of a sandbox: gives up rights, starts the program beside it, reaps orphans, records refused system calls.
+"""Process 1 of a sandbox: gives up rights, starts the program next to it, reaps orphans, records refused system calls.
 
 It also says who ended the desktop, by its exit status (`ENDED_OUTSIDE`): the kernel tells it before a program inside
 sends a signal that ends or stops another, so that it knows all of those. What such a signal ended without a sender
@@ -14,7 +14,7 @@ Invariants:
     - No program of the sandbox starts before the limits, the filter of system calls and an own session keyring are in
       place; all of them inherit these, and so does this process itself.
     - No program inside can end, stop or read this process: the kernel spares process 1 signals from inside, and it
-      cannot be traced. When the program beside it ends, it ends too, and with it everything inside.
+      cannot be traced. When the program next to it ends, it ends too, and with it everything inside.
     - A program that makes a refused call gets an error at once; each pair of program and call is recorded once.
 """
 
@@ -306,7 +306,7 @@ def main():
     sys.argv[1:] = [json.dumps({**json.loads(settings["plan"]), "report_fd": told})]
     sys.path.insert(0, room)
     sys.dont_write_bytecode = True
-    import guest  # type: ignore[import-not-found]  # beside this file when it runs
+    import guest  # type: ignore[import-not-found]  # next to this file when it runs
 
     guest.main()
 

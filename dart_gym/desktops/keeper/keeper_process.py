@@ -194,7 +194,7 @@ class DesktopKeeper:
         return {}, await self._desktop.read_file(args["path"])
 
     async def do_write(self, args: dict[str, Any], body: bytes) -> Result:
-        """Write a file, or go on with it."""
+        """Write a file, or append to it."""
         await self._desktop.write_file(args["path"], body, append=args["append"])
         return _NOTHING
 

@@ -124,7 +124,7 @@ class OSWorldDesktop:
             )
 
     async def stop(self) -> None:
-        """Let go of the machine; what runs there goes on. Idempotent."""
+        """Release the machine; programs there keep running. Idempotent."""
         client, self._client = self._client, None
         relays, self._relays = self._relays, {}
         for server, _ in relays.values():

@@ -125,7 +125,7 @@ class Guest:
             try:
                 return "xvfb", display, display.wait(DISPLAY_END_S)
             except subprocess.TimeoutExpired:
-                pass  # it goes on: the program ended for a reason of its own
+                pass  # the guest continues: the program ended for a reason of its own
         return name, process, code
 
     def end(self, code):
@@ -229,7 +229,7 @@ class Guest:
         return {}, bytes(content)
 
     def do_write(self, connection, request, body, fds):
-        """Create or replace a file, or go on with it."""
+        """Create, replace or append to a file."""
         path = self._path(request["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "ab" if request["append"] else "wb", opener=_open_regular) as file:

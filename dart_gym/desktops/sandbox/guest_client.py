@@ -52,7 +52,7 @@ class GuestClient:
         return (await self._request({"op": "read", "path": path, "limit": MAX_FILE}, limit=MAX_FILE))[1]
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        """Create or replace a file inside, or go on with it."""
+        """Create, replace or append to a file inside."""
         await self._request({"op": "write", "path": path, "append": append}, data)
 
     async def listen(self, listener: socket.socket, port: int) -> None:

@@ -3,7 +3,7 @@
 Invariants:
     - A file is opened below a descriptor of a directory, one component at a time, and through no link; it counts only
       if it is a regular file. So neither a link in place of a directory leads elsewhere, nor does a pipe hold one up.
-    - A bounded part of a file is read, whatever its size.
+    - Only a bounded part of a file is read.
 """
 
 import os

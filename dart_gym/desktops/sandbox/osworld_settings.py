@@ -42,7 +42,7 @@ class Setting:
     Attributes:
         name: "path:property", "section/key", a variable, a file below the home directory, or media types.
         value: what it is set to: as the program writes it, a file's text, or a desktop entry.
-        effect: what a user sees of it.
+        effect: the effect that a user sees.
         source: who prescribes it.
     """
 

@@ -74,7 +74,7 @@ def own_directory(prefix: str = "") -> Path:
 
 
 def clean_leftovers() -> list[Path]:
-    """Remove what dead owners left behind, end what still runs of it, and return the directories that are gone."""
+    """Remove directories of dead owners, end their programs that still run, and return the removed directories."""
     remove_groups_of_the_dead(EVALUATION_GROUPS)
     dead = [path for path in runtime_dir().iterdir() if _owner_is_dead(path)]
     if dead:

@@ -1,4 +1,4 @@
-"""Keys of one desktop through XTEST: what is struck means what was asked for, whatever the keyboard's state and map.
+"""Keys of one desktop through XTEST: a stroke means what was asked for, in any state and map of the keyboard.
 
 Invariants:
     - The map is compared with the known one while the server is grabbed, and the events are sent in the same grab: a
@@ -35,7 +35,7 @@ _COMMANDS = frozenset({0xFFE3, 0xFFE4, *range(0xFFE7, 0xFFEF)})
 
 @dataclass(frozen=True, slots=True)
 class KeyMemory:
-    """State with which another process can go on with the same keyboard.
+    """State with which another process can continue with the same keyboard.
 
     Attributes:
         spare: the spare keycodes with the keysyms that they were given, least recently used first.
@@ -68,7 +68,7 @@ class XKeys:
 
     @property
     def memory(self) -> KeyMemory:
-        """Return the state with which another process can go on."""
+        """Return the state with which another process can continue."""
         if self._raw:
             self._map_sum = None if self._unread else zlib.crc32(self._raw)
         return KeyMemory(self._keyboard.spare, dict(self._single), self._map_sum)

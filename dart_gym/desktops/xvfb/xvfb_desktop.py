@@ -145,7 +145,7 @@ class XvfbDesktop:
         opening = asyncio.ensure_future(asyncio.to_thread(sandbox.listen_inside, SITES_PORT))
         try:
             listener = await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on, and what it opens belongs to nobody
+        except asyncio.CancelledError:  # the thread continues, and what it opens belongs to nobody
             opening.add_done_callback(_close_listener)
             raise
         if self._sandbox is not sandbox:  # stopped meanwhile
@@ -345,7 +345,7 @@ class XvfbDesktop:
             return await self._guest.read_file(path)
 
     async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
-        """Create or replace a file, making its parent directories, or go on with it."""
+        """Create, replace or append to a file, making its parent directories."""
         with self._explained():
             self._running()
             await self._guest.write_file(path, data, append=append)
