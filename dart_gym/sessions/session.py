@@ -78,10 +78,10 @@ class _Episode:
 
 
 class Session:
-    """Episodes on a slot's desktop (None: an own slot), one after the other. Operations must not run concurrently."""
+    """Episodes on the desktop of `slot` (None: its own), one after the other. Operations must not run concurrently."""
 
     def __init__(self, slot: Slot | None = None) -> None:
-        self._slot = slot or Slot()
+        self.slot = slot or Slot()
         self._owns_slot = slot is None
         self._episode: _Episode | None = None
 
@@ -119,13 +119,13 @@ class Session:
                 await self._measure(episode, timer.phase("prepare"))
                 observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
-            self._slot.discard()
+            self.slot.discard()
             size, detail = (resolved.desktop.height, resolved.desktop.width), _explain("reset", error, deadline_s)
             return StepResult.lost(size, detail, evaluator="session", timings=timer.finish(), info=dict(info))
         except BaseException:
-            self._slot.discard()
+            self.slot.discard()
             raise
-        self._slot.begin_episode()
+        self.slot.begin_episode()
         if request.time_limit_s is not None:
             episode.ends_at = time.monotonic() + request.time_limit_s
         self._episode = episode
@@ -134,11 +134,11 @@ class Session:
     async def _start(self, task: Task, request: ResetRequest, info: dict[str, object], timer: PhaseTimer) -> _Episode:
         pacing = pacing_named(request.pacing)
         with timer.phase("boot"):
-            desktop = await self._slot.desktop(task.desktop)
-        if self._slot.api_address is not None:
-            info["osworld_api"] = self._slot.api_address.describe()
+            desktop = await self.slot.desktop(task.desktop)
+        if self.slot.api_address is not None:
+            info["osworld_api"] = self.slot.api_address.describe()
         with timer.phase("prepare"):
-            scenario = self._slot.scenario(task.suite)
+            scenario = self.slot.scenario(task.suite)
             prepared = await scenario.prepare(desktop, task, request.seed)
             settled = prepared.settled
             if not prepared.frame_ready or pacing.after_reset_s is not None:
@@ -289,13 +289,13 @@ class Session:
 
     def _abandon(self) -> None:
         self._episode = None
-        self._slot.discard()
+        self.slot.discard()
 
     async def close(self) -> None:
         """End the episode without a score; a slot of its own is closed."""
         self._episode = None
         if self._owns_slot:
-            await self._slot.close()
+            await self.slot.close()
 
 
 _Outcome = tuple[Observation, TerminalState | None, Evaluation | None]

@@ -43,6 +43,7 @@ class Slot:
         phase: "idle", "held" (by a session, between operations), or the operation under way.
         phase_since: monotonic time of the last change of the phase.
         episodes: how many resets went well.
+        booted: the desktop that it has now; None without one. Sessions ask `desktop` for one that fits.
         busy_s: seconds by operation, of those that are finished.
         released_at: monotonic time of the last release.
     """
@@ -60,7 +61,7 @@ class Slot:
         self.busy_s: defaultdict[str, float] = defaultdict(float)
         self.released_at = 0.0
         self._desktop_factory, self._api_policy = desktop_factory, api_policy
-        self._desktop: Desktop | None = None
+        self.booted: Desktop | None = None
         self._api: _API | None = None
         self._fresh = False
         self._traces = 0  # those that its desktop had when the episode began
@@ -86,7 +87,7 @@ class Slot:
     @property
     def spec(self) -> DesktopSpec | None:
         """Spec of the desktop that it has; None without one."""
-        return self._desktop.spec if self._desktop else None
+        return self.booted.spec if self.booted else None
 
     @property
     def api_address(self) -> APIAddress | None:
@@ -96,7 +97,7 @@ class Slot:
     @property
     def alive(self) -> bool:
         """Return whether it has a living desktop."""
-        return self._desktop is not None and self._desktop.alive
+        return self.booted is not None and self.booted.alive
 
     def fits(self, spec: DesktopSpec, owner: str | None = None) -> bool:
         """Return whether its desktop can be kept for an episode with this spec, of its holder or of another owner."""
@@ -106,16 +107,16 @@ class Slot:
     @property
     def _marked(self) -> bool:
         """Return whether the desktop has got traces in its episode that no reset takes back."""
-        return isinstance(self._desktop, Traceable) and self._desktop.traces > self._traces
+        return isinstance(self.booted, Traceable) and self.booted.traces > self._traces
 
     def begin_episode(self) -> None:
         """The reset is done: what its desktop goes through from now on belongs to the episode."""
-        self._traces = self._desktop.traces if isinstance(self._desktop, Traceable) else 0
+        self._traces = self.booted.traces if isinstance(self.booted, Traceable) else 0
 
     @property
     def memory_bytes(self) -> Callable[[], int] | None:
         """Measures the memory that its desktop uses, for a thread; None where that cannot be known here."""
-        return getattr(self._desktop, "memory_bytes", None) if self.alive else None
+        return getattr(self.booted, "memory_bytes", None) if self.alive else None
 
     async def desktop(self, spec: DesktopSpec) -> Desktop:
         """Return a started desktop: the present one if it fits, or else a new one.
@@ -125,13 +126,13 @@ class Slot:
         """
         if not self.fits(spec):
             await self.boot(spec)
-        assert self._desktop is not None  # for the type checker: it fits, or was booted
+        assert self.booted is not None  # for the type checker: it fits, or was booted
         self._fresh, self._user = False, self.owner
         if self._ending_api is not None:
             await asyncio.wait({self._ending_api})
         if self._api is None:
-            await self._open_api(self._desktop)
-        return self._desktop
+            await self._open_api(self.booted)
+        return self.booted
 
     async def boot(self, spec: DesktopSpec) -> None:
         """Replace the desktop by a new one.
@@ -141,7 +142,7 @@ class Slot:
         """
         self.discard()
         desktop = self._desktop_factory(spec)
-        self._desktop = desktop
+        self.booted = desktop
         try:
             await desktop.start()
             await self._open_api(desktop)
@@ -172,7 +173,7 @@ class Slot:
 
     def exchange(self, other: Slot) -> None:
         """Swap desktops with another slot."""
-        self._desktop, other._desktop = other._desktop, self._desktop
+        self.booted, other.booted = other.booted, self.booted
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
         self._api, other._api = other._api, self._api
         self._fresh, other._fresh = other._fresh, self._fresh
@@ -182,11 +183,11 @@ class Slot:
 
     def discard(self) -> None:
         """Give the desktop up; it is stopped in the background."""
-        if self._desktop is None:
+        if self.booted is None:
             return
-        ending = self._stop(self._desktop, list(self._scenarios.values()), self._api)
+        ending = self._stop(self.booted, list(self._scenarios.values()), self._api)
         task = asyncio.create_task(ending, name=f"stop-{self.name}")
-        self._desktop = None
+        self.booted = None
         self._scenarios = {}
         self._api = None
         self._fresh = False

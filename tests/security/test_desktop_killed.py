@@ -86,7 +86,7 @@ async def test_ending_the_desktop_while_it_is_judged_is_no_way_out(inside, failu
     await session.reset("fake/two-steps", seed=0)
     monkeypatch.setattr(type(session._episode.scenario), "evaluate", evaluate)
     last = await session.step(Done())
-    await session._slot.close()
+    await session.slot.close()
     if inside:
         assert (last.terminal, last.reward) == (TerminalState.DESKTOP_KILLED, 0.0)
         assert last.evaluation.status is EvaluationStatus.OK

@@ -217,4 +217,4 @@ async def test_an_episode_on_a_machine_that_turns_hostile_is_lost_and_the_next_o
         lost = await session.step(Click(1, 1))
         assert lost.terminal is TerminalState.ENV_ERROR and lost.evaluation.score is None
         machine.answers.clear()
-    await session._slot.close()
+    await session.slot.close()

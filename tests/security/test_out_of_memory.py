@@ -94,7 +94,7 @@ async def test_a_program_that_is_ended_for_memory_ends_no_episode():
     assert (await desktop.execute(["test", "-e", "/tmp/begun"])).returncode == 0
     last = await session.step(Done())
     assert (last.terminal, last.evaluation.status) == (TerminalState.DONE, EvaluationStatus.OK)
-    await session._slot.close()
+    await session.slot.close()
 
 
 @pytest.mark.skipif(not resource_limits.group_places(), reason="without control groups the first process counts")

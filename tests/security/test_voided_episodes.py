@@ -351,7 +351,7 @@ async def test_a_deadline_that_passes_while_the_desktop_is_judged(monkeypatch, o
     await session.reset("fake/two-steps", seed=0)
     monkeypatch.setattr(type(session._episode.scenario), "evaluate", never)
     last = await session.step(Done(), deadline_s=0.05)
-    await session._slot.close()
+    await session.slot.close()
     killed = own and not elsewhere
     assert last.terminal is (TerminalState.DESKTOP_KILLED if killed else TerminalState.ENV_ERROR)
     assert (last.evaluation.score == 0.0) is killed

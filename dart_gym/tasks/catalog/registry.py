@@ -242,6 +242,12 @@ def _desktop_spec(name: str, fields: Any, defaults: dict[str, Any]) -> DesktopSp
     return DesktopSpec(**{**defaults, **fields, "sites": tuple(fields.get("sites", ()))})
 
 
+def forget_suites() -> None:
+    """Read suites and their tasks again when they are next asked for: their files or packages have changed."""
+    for cached in (_suite, _tasks):
+        cached.cache_clear()
+
+
 @functools.cache
 def _suite(name: str) -> Suite:
     try:

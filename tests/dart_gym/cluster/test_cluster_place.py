@@ -68,9 +68,9 @@ def tasks(tmp_path, monkeypatch):
     monkeypatch.setenv("DART_GYM_CACHE", str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", "of-ours"), prepend=":")
     monkeypatch.setenv(RUN_TOKEN_ENV, TOKEN)
-    registry._tasks.cache_clear()
+    registry.forget_suites()
     yield tmp_path
-    registry._tasks.cache_clear()
+    registry.forget_suites()
 
 
 @pytest.fixture

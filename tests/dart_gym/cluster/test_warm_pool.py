@@ -95,9 +95,9 @@ async def test_the_next_episode_takes_the_spare_and_another_one_is_booted(pool, 
     assert not await episode(pool, slot)
     for _ in range(3):
         await until(lambda: ready(pool) == 1)
-        used = slot._desktop
+        used = slot.booted
         assert await episode(pool, slot)
-        assert slot._desktop is not used
+        assert slot.booted is not used
         await until(lambda used=used: not used.alive)  # the old one is thrown away
     assert (pool.warm_pool.taken, pool.warm_pool.missed) == (3, 1)
 
@@ -136,7 +136,7 @@ async def test_a_spare_that_died_is_replaced(pool, until):
     slot = await pool.acquire(ONCE)
     await episode(pool, slot)
     await until(lambda: ready(pool) == 1)
-    pool.warm_pool.desktops[0].slot._desktop.crash()
+    pool.warm_pool.desktops[0].slot.booted.crash()
     await pool.maintain(60.0)
     await until(lambda: ready(pool) == 1)
     assert await episode(pool, slot)

@@ -37,9 +37,9 @@ pytestmark = pytest.mark.usefixtures("one_private_cluster")
 @pytest.fixture
 def read_anew():
     """Tasks are read when they are asked for, before and after the test."""
-    registry._tasks.cache_clear()
+    registry.forget_suites()
     yield
-    registry._tasks.cache_clear()
+    registry.forget_suites()
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ async def test_what_cannot_be_looked_at_yet_is_not_reached():
     async with Session() as session:
         started = await session.reset(task_from_dict(raw), seed=0)
         assert (started.terminal, started.info["progress"]) == (None, 0.0)
-        desktop = session._slot._desktop
+        desktop = session.slot.booted
         for name in ("note", "other"):
             await desktop.write_file(f"/home/user/{name}.txt", b"word")
         assert (await session.step(dart_gym.Wait(0.0))).info["progress"] == 1.0

@@ -116,7 +116,7 @@ async def play(session: Session, rng: random.Random, spoil: float, commands: flo
             return done
     if rng.random() < commands:
         done.append(rng.choice(COMMANDS))
-        await session._slot._desktop.launch(done[-1])
+        await session.slot.booted.launch(done[-1])
     return done
 
 
@@ -128,7 +128,7 @@ async def probe(session: Session, task: str, seed: int) -> Seen:
     steps = [await session.reset(task, seed=seed, max_steps=40)]
     if steps[0].evaluation is not None:
         return Seen([], [], {"reset": [steps[0].evaluation.detail]})
-    seen = await SeenEvents.begin(session._slot._desktop)
+    seen = await SeenEvents.begin(session.slot.booted)
     try:
         if task in FIELD:
             actions = (

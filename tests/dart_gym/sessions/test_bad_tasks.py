@@ -65,7 +65,7 @@ async def test_without_its_window_manager_a_desktop_has_ended_and_the_next_reset
             assert "set-up step" in lost.evaluation.detail and "the desktop has ended" in lost.evaluation.detail
             assert await score(session, plain) == 1.0
         await session.reset(plain, seed=1)
-        await session._slot._desktop.launch(["pkill", "openbox"])
+        await session.slot.booted.launch(["pkill", "openbox"])
         async with asyncio.timeout(60):
             while (ended := await session.step(Press(("a",)))).terminal is None:
                 pass

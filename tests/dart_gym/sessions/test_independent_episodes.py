@@ -29,13 +29,13 @@ async def test_300_random_episodes_leave_nothing_behind():
 async def test_locks_clipboard_and_held_keys_end_with_the_episode():
     async with Session() as session:
         await session.reset("miniwob/enter-text", seed=1, max_steps=20)
-        desktop = session._slot._desktop
+        desktop = session.slot.booted
         for action in (Press(("capslock",)), Press(("numlock",)), Click(60, 65), Type("secret"), Press(("ctrl", "a"))):
             await session.step(action)
         for action in (Press(("ctrl", "c")), KeyDown("shift")):
             await desktop.perform(action)
         await session.reset("miniwob/enter-text", seed=2)
-        assert session._slot._desktop is desktop, "none of this needs another desktop"
+        assert session.slot.booted is desktop, "none of this needs another desktop"
         state = (await desktop.execute(["xset", "q"])).stdout
         assert b"Caps Lock:   off" in state and b"Num Lock:    off" in state
         for selection in ("primary", "clipboard"):
@@ -46,10 +46,10 @@ async def test_locks_clipboard_and_held_keys_end_with_the_episode():
 async def test_a_desktop_whose_browser_got_a_command_is_not_used_again(action):
     async with Session() as session:
         await session.reset("miniwob/enter-text", seed=1)
-        desktop = session._slot._desktop
+        desktop = session.slot.booted
         await session.step(action)
         await session.reset("miniwob/enter-text", seed=2)
-        assert session._slot._desktop is not desktop
+        assert session.slot.booted is not desktop
 
 
 async def test_shortcuts_of_the_browser_do_not_lead_out_of_the_page():
@@ -64,7 +64,7 @@ async def test_shortcuts_of_the_browser_do_not_lead_out_of_the_page():
 async def test_a_desktop_that_ran_a_command_is_not_used_again():
     async with Session() as session:
         await session.reset("miniwob/enter-text", seed=1)
-        desktop = session._slot._desktop
+        desktop = session.slot.booted
         await desktop.launch(["sh", "-c", "head -c 200000000 /dev/zero | tr '\\0' x | xclip -selection clipboard"])
         result = await session.reset("miniwob/enter-text", seed=2)
-        assert session._slot._desktop is not desktop and result.terminal is None
+        assert session.slot.booted is not desktop and result.terminal is None

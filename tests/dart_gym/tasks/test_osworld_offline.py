@@ -39,7 +39,7 @@ async def score(session: Session, raw: dict, *, solve: bool) -> tuple[float | No
     """Our score and OSWorld's, after the solution or after nothing."""
     started = await session.reset(task_from_dict(raw), seed=0, max_steps=100, deadline_s=DEADLINE_S)
     assert started.terminal is None, started.evaluation
-    desktop = session._slot._desktop
+    desktop = session.slot.booted
     action = await session.oracle(deadline_s=DEADLINE_S) if solve else Done()
     while not isinstance(action, Done):
         result = await session.step(action)

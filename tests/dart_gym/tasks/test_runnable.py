@@ -52,10 +52,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DART_GYM_OSWORLD", str(tmp_path / "tasks"))
     monkeypatch.setenv("DART_GYM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DART_GYM_FETCH_HOSTS", raising=False)
-    registry._tasks.cache_clear()
+    registry.forget_suites()
     runnable._say_once.cache_clear()
     yield tmp_path
-    registry._tasks.cache_clear()
+    registry.forget_suites()
 
 
 @pytest.mark.parametrize(

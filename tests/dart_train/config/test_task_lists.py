@@ -25,9 +25,9 @@ def examples(tmp_path, monkeypatch):
     monkeypatch.setenv("DART_GYM_OSWORLD", str(tmp_path / "examples"))
     from dart_gym.tasks.catalog import registry
 
-    registry._tasks.cache_clear()
+    registry.forget_suites()
     yield tmp_path
-    registry._tasks.cache_clear()
+    registry.forget_suites()
 
 
 def test_a_list_stands_for_its_tasks(examples):

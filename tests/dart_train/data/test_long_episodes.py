@@ -76,7 +76,7 @@ class Watched:
     async def step(self, action):
         result = await self.session.step(action)
         if result.step_index % 50 == 0:
-            self.memory.append(self.session._slot.memory_bytes() / 2**20)
+            self.memory.append(self.session.slot.memory_bytes() / 2**20)
         return result
 
     async def finish(self, terminal):
