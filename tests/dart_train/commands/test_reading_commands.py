@@ -73,8 +73,8 @@ def test_begin_and_go_on_mean_the_run_that_a_configuration_lies_in(tmp_path: Pat
     assert "run of the name 'mine'" in str(result.exception) and len(opened) == 2
 
 
-@pytest.mark.parametrize("command", ["status", "logs"])
-def test_a_run_may_be_named_by_its_directory_or_its_configuration(command, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--log", "learn"]], ids=["state", "log"])
+def test_a_run_may_be_named_by_its_directory_or_its_configuration(options, tmp_path: Path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/click-button]}\n")
     run = open_run(load_config(tmp_path / "mine.yaml"), tmp_path / "kept")
     (run.logs / "learn.log").write_text("learns\n")
@@ -85,7 +85,7 @@ def test_a_run_may_be_named_by_its_directory_or_its_configuration(command, tmp_p
     ):
         monkeypatch.chdir(place)
         for name in names:
-            result = CliRunner().invoke(app, [command, name])
+            result = CliRunner().invoke(app, ["status", name, *options])
             assert result.exit_code == 0 and ("mine:" in result.output or "learn" in result.output), (name, result)
-    result = CliRunner().invoke(app, [command, "elsewhere/mine"])
+    result = CliRunner().invoke(app, ["status", "elsewhere/mine", *options])
     assert isinstance(result.exception, RunDirectoryError) and "no run" in str(result.exception)
