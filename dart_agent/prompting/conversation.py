@@ -51,9 +51,10 @@ class ConversationConfig(Section):
     texts: int = Field(35, ge=0, description="How many of the model's newest responses stand in the prompt.")
     block: int = Field(
         1,
-        ge=1,
+        ge=0,
         description="How many screenshots are dropped at once, at most `screenshots`; with more than 1 most prompts "
-        "are prefixes of the next ones, and screenshots - block + 1 to screenshots stand in the prompt.",
+        "are prefixes of the next ones, and screenshots - block + 1 to screenshots stand in the prompt. 0 is the most "
+        "that keeps half of them there, such as 3 of 5, and 1 for a preset or where a block window cannot be exact.",
     )
     language: str = Field("English", description='Language of the thoughts (style "ui_tars", and some presets).')
     call_user: bool = Field(False, description='Whether call_user() is offered (style "ui_tars" only).')
@@ -88,7 +89,7 @@ class ConversationConfig(Section):
     @model_validator(mode="after")
     def _block_fits(self) -> Self:
         if self.block > self.screenshots:
-            raise ValueError(f"block must be in [1, screenshots = {self.screenshots}], got {self.block}")
+            raise ValueError(f"block must be in [0, screenshots = {self.screenshots}], got {self.block}")
         if self.block > 1 and self.texts < self.screenshots - 1:
             raise ValueError(
                 f"a block window keeps the response to every kept screenshot but the newest: texts must be at least "
@@ -102,6 +103,18 @@ class ConversationConfig(Section):
                 raise ValueError(f"block must be 1: the preset {self.preset} moves its first message with the history")
         return self
 
+    @property
+    def dropped_at_once(self) -> int:
+        """How many screenshots are dropped at once: `block`, or what 0 stands for.
+
+        A preset keeps its publisher's window. A block window needs the response to every screenshot that it keeps.
+        """
+        if self.block:
+            return self.block
+        if self.preset or self.texts < self.screenshots - 1:
+            return 1
+        return (self.screenshots + 1) // 2
+
 
 def style_for(action_format: ActionFormat) -> Style:
     """The prompt style of a model that was trained, or is asked, to write in a format."""
@@ -110,10 +123,11 @@ def style_for(action_format: ActionFormat) -> Style:
 
 def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
     """(oldest image, oldest response) of a prompt with `turns` screenshots, as indices from 0. Pure."""
-    blocks = -(-(turns - config.screenshots) // config.block)
-    first_image = max(0, blocks * config.block)
+    block = config.dropped_at_once
+    blocks = -(-(turns - config.screenshots) // block)
+    first_image = max(0, blocks * block)
     # Texts are dropped where images are, as many as the last prompt before the next drop requires.
-    last = turns if config.block == 1 else first_image + config.screenshots
+    last = turns if block == 1 else first_image + config.screenshots
     return first_image, max(0, last - 1 - config.texts)
 
 

@@ -61,7 +61,9 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
             url=context.url,
             token=context.config.cluster.token(),
             weights=Weights(newest.path, newest.version, newest.url),
-            make_policy=make_policy(newest.path, context.config.agent, config.sampling),
+            make_policy=make_policy(
+                newest.path, context.config.agent, config.sampling, entropy=context.config.trainer.recorded_entropies
+            ),
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
             places=places,

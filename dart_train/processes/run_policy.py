@@ -12,9 +12,14 @@ from dart_train.config.run_config import AgentConfig
 from dart_train.rollout.settings.rollout_config import SamplingConfig
 
 
-def make_policy(model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig) -> Callable[[Engine], Policy]:
-    """Return a factory of policies that share one model's tokenizer and image processing."""
-    chosen = Sampling(max_tokens=sampling.max_tokens, temperature=sampling.temperature, training=True)
+def make_policy(
+    model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig, *, entropy: bool = False
+) -> Callable[[Engine], Policy]:
+    """Return a factory of policies that share one model's tokenizer and image processing.
+
+    `entropy`: whether responses are recorded with their mean entropy, also where the engine has to be asked for it.
+    """
+    chosen = Sampling(max_tokens=sampling.max_tokens, temperature=sampling.temperature, training=True, entropy=entropy)
     if agent.planner:
         return planned_policies(model_dir, chosen, InstructionPlanner(), patience=agent.patience)
     return model_policies(model_dir, agent, chosen, agent.format)

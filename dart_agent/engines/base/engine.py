@@ -68,6 +68,7 @@ class Sampling:
         training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
         given_ids: a response that is there already: the engine samples nothing and returns these ids with their
             log-probabilities. An engine that cannot refuses. () to sample.
+        entropy: whether the mean entropy is wanted, also of engines that have to ask for it (vLLM).
     """
 
     max_tokens: int = 32
@@ -78,6 +79,7 @@ class Sampling:
     ids_below: int | None = None
     training: bool = False
     given_ids: tuple[int, ...] = ()
+    entropy: bool = False
 
     @property
     def length(self) -> int:
@@ -95,7 +97,7 @@ class Generation:
         version: (oldest, newest) version of the weights that served it.
         seconds: (queued, computed).
         entropy: mean over the ids of the entropy that each was sampled with, in nats; None from engines that do not
-            know it (vLLM returns the sampled tokens' probabilities only).
+            know it, or were not asked (vLLM).
     """
 
     text: str

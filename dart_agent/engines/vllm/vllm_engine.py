@@ -119,6 +119,7 @@ class VLLMEngine:
             if self._in_flight == 0:
                 self._busy_s += time.monotonic() - self._busy_since
         response_ids = tuple(token_id for part in parts for token_id in part.response_ids)
+        entropies = [entropy for part in parts for entropy in part.entropies]
         self._requests += 1
         self._generated += len(response_ids)
         return Generation(
@@ -129,6 +130,7 @@ class VLLMEngine:
             finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
             engine=self._name,
             seconds=(0.0, time.monotonic() - started),
+            entropy=sum(entropies) / len(entropies) if entropies and len(entropies) == len(response_ids) else None,
         )
 
     async def update_weights(self, path: str, version: int) -> None:

@@ -27,6 +27,8 @@ from dart_agent.engines.http.image_encoding import EncodedImage
 from dart_agent.models.model_tokens import ModelTokens
 
 FORBIDDING_BIAS = -100.0
+ENTROPY_TOKENS = 8
+"""Tokens of each place, the sampled one among them, whose log-probabilities a server tells for the entropy."""
 # Said in full: what a request leaves open, the server takes from the model's generation_config.json.
 UNBIASED = {
     "top_p": 1.0,
@@ -45,7 +47,12 @@ class OtherPrompt(EngineMismatch):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a server; `versions` label the weights that sampled it, empty where it does not say."""
+    """One answer of a server.
+
+    Attributes:
+        versions: label the weights that sampled it; empty where the server does not say.
+        entropies: of the distribution of each id (`entropy_of`); empty where the server was not asked.
+    """
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
@@ -53,6 +60,32 @@ class Answer:
     finish_reason: str
     versions: tuple[str, ...] = ()
     model: str = ""
+    entropies: tuple[float, ...] = ()
+
+
+def entropy_of(logprobs: Sequence[float]) -> float:
+    """Entropy in nats by the log-probabilities of the sampled token, which is first, and of the most likely others.
+
+    The rest of the probability counts as if it lay on tokens as likely as the least likely of those, or on one where it
+    is less than that. No other token is more likely, so that this is the least that the entropy can be.
+    """
+    told = sum(-value * math.exp(value) for value in logprobs)
+    rest = 1.0 - sum(map(math.exp, logprobs))
+    if rest <= 0.0:
+        return told
+    return told - rest * min(math.log(rest), *logprobs[1:])
+
+
+def _entropies(content: Sequence[Any], count: int) -> tuple[float, ...]:
+    """Those of each id; () where some were not told."""
+    found = []
+    for entry in content:
+        told = entry.get("top_logprobs") or ()
+        listed = [replies.number(one["logprob"], "a log-probability", -1e4, 1e-3) for one in told]
+        if len(listed) < 2:
+            return ()
+        found.append(entropy_of(listed))
+    return tuple(found) if len(found) == count else ()
 
 
 def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:
@@ -71,7 +104,7 @@ def generate_body(
     return {
         "model": model,
         "token_ids": collapse_pads(prompt.token_ids, tokens),
-        "sampling_params": _sampling(sampling) | {"logprobs": 0, "detokenize": False},
+        "sampling_params": _sampling(sampling) | {"logprobs": _alternatives(sampling), "detokenize": False},
         "return_token_ids": True,
         "cache_salt": cache_salt,
     }
@@ -112,12 +145,17 @@ def chat_body(
         **({"add_generation_prompt": False, "continue_final_message": True} if begun else {}),
         **_sampling(sampling),
         "logprobs": True,
-        "top_logprobs": 0,
+        "top_logprobs": _alternatives(sampling),
         "return_token_ids": True,
         "return_weight_versions": True,
         "add_special_tokens": False,
         "cache_salt": cache_salt,
     }
+
+
+def _alternatives(sampling: Sampling) -> int:
+    """For how many tokens of each place, the sampled one among them, the server tells the log-probability."""
+    return ENTROPY_TOKENS if sampling.entropy else 0
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
@@ -160,6 +198,7 @@ def read_answer(data: Any) -> Answer:
             finish_reason=reason,
             versions=tuple(str(span["version"]) for span in spans),
             model=str(data.get("model") or ""),
+            entropies=_entropies(content, len(ids)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadResponse(

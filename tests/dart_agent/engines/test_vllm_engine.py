@@ -83,6 +83,39 @@ async def test_both_routes(stub, engine, tokens, vision, sampling, scale_out):
     assert routes == ([generate] * 2 if scale_out else [generate, chat, chat]), "an absent route is asked for once"
 
 
+@pytest.mark.parametrize("scale_out", [True, False])
+async def test_the_entropy_is_asked_for_and_is_that_of_the_tokens_that_are_told(
+    stub, engine, tokens, vision, sampling, scale_out
+):
+    stub.scale_out, prompt = scale_out, history(tokens, vision, 1)
+    assert (await engine.generate(prompt, sampling)).entropy is None
+    stub.abort_after = [1]  # the mean is that of all parts
+    wanted = dataclasses.replace(sampling, entropy=True)
+    result = await engine.generate(prompt, wanted)
+    others = [-2.0 - place for place in range(wire.ENTROPY_TOKENS - 1)]
+    expected = [wire.entropy_of([logprob, *others]) for logprob in result.logprobs]
+    assert result.entropy == pytest.approx(sum(expected) / len(expected))
+
+    def forget_one(answer: dict[str, Any]) -> dict[str, Any]:
+        del answer["choices"][0]["logprobs"]["content"][1]["top_logprobs"]
+        return answer
+
+    stub.changes = [forget_one]
+    assert (await engine.generate(prompt, wanted)).entropy is None, "of one token it is not known"
+
+
+@given(st.lists(st.floats(-12, 12), min_size=12, max_size=60), st.integers(0, 59))
+def test_the_entropy_of_the_most_likely_tokens_is_a_lower_bound(logits, sampled):
+    values = np.array(logits) - np.logaddexp.reduce(logits)
+    exact = float(-(np.exp(values) * values).sum())
+    sampled %= len(values)
+    others = np.sort(np.delete(values, sampled))[::-1][: wire.ENTROPY_TOKENS - 1]
+    bound = wire.entropy_of([float(values[sampled]), *map(float, others)])
+    rest = max(1.0 - math.exp(values[sampled]) - float(np.exp(others).sum()), 1e-12)
+    assert bound <= exact + 1e-9
+    assert exact - bound <= rest * (math.log(len(values)) + max(0.0, float(others[-1]) - math.log(rest))) + 1e-9
+
+
 async def test_the_request(stub, engine, tokens, vision, sampling):
     prompt = history(tokens, vision, 2)
     await engine.generate(prompt, sampling)

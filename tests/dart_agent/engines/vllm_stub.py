@@ -220,6 +220,9 @@ class VLLMStub:
         if self.abort_after:
             sampled, reason = sampled[: self.abort_after.pop(0)], "abort"
         content = [{"token_id": token, "logprob": -0.25 * (1 + index)} for index, token in enumerate(sampled, said)]
+        for entry in content if (told := params["top_logprobs" if chat else "logprobs"]) else ():
+            others = [{"token_id": -1, "logprob": -2.0 - place} for place in range(told - 1)]
+            entry["top_logprobs"] = [dict(entry), *others]
         spans = [{"version": self.label, "start": 0, "end": len(sampled)}] if sampled else None
         choice = {"index": 0, "token_ids": sampled, "finish_reason": reason, "weight_versions": spans}
         choice["logprobs"] = {"content": content}

@@ -108,6 +108,18 @@ def test_window_of_block_steps():
     assert [kept(turns, sliding) for turns in range(1, 6)] == [(0, 0), (0, 0), (0, 1), (1, 2), (2, 3)]
 
 
+def test_a_block_of_nothing_keeps_half_of_the_screenshots_where_that_is_exact():
+    shown = {screenshots: ConversationConfig(screenshots=screenshots, block=0) for screenshots in range(1, 7)}
+    assert [config.dropped_at_once for config in shown.values()] == [1, 1, 2, 2, 3, 3]
+    for screenshots, config in shown.items():
+        assert all(min(turns, screenshots / 2) <= turns - kept(turns, config)[0] for turns in range(1, 30))
+    given = ConversationConfig(screenshots=5, block=3)
+    assert [kept(turns, shown[5]) for turns in range(1, 50)] == [kept(turns, given) for turns in range(1, 50)]
+    # Fewer texts than screenshots: no prompt is a prefix of the next. A preset is its publisher's.
+    assert ConversationConfig(screenshots=5, texts=3, block=0).dropped_at_once == 1
+    assert ConversationConfig(preset="ui-tars-1.5-7b", block=0).dropped_at_once == 1
+
+
 def test_a_response_with_an_image_pad_is_refused(tokens, vision):
     conversation = played(tokens, vision, 0)
     for wrong, says in (
@@ -185,7 +197,7 @@ def test_misuse(tokens, vision):
         conversation.prompt()
     with pytest.raises(RuntimeError, match="observe"):
         conversation.respond([1])
-    blocks = ({"block": 0}, {"block": 6}, {"block": 2, "texts": 3})
+    blocks = ({"block": -1}, {"block": 6}, {"block": 2, "texts": 3})
     for wrong in ({"style": "long"}, {"screenshots": 0}, {"texts": -1}, *blocks):
         with pytest.raises(ValidationError, match="|".join(wrong)):
             ConversationConfig(**wrong)
