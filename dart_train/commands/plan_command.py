@@ -30,8 +30,8 @@ def plan(
     from dart_train.core.device_peaks import peak_flops
     from dart_train.plan.plan_machine import image_tokens, is_here, model_size, this_machine
     from dart_train.plan.plan_tables import as_values, shown
-    from dart_train.plan.run_plan import Assumed
     from dart_train.plan.run_plan import plan as work_out
+    from dart_train.plan.step_passes import Assumed
     from dart_train.preflight.problems import refuse
     from dart_train.preflight.run_check import check_elsewhere, check_run
 

@@ -23,11 +23,12 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "budgets": ("trainer.max_steps", "rollout.budget_rollouts", "rollout.budget_minutes"),
     "memory and speed": (
         "trainer.micro_batch_tokens", "trainer.image_features_mb", "trainer.image_cache_mb", "trainer.device_memory_mb",
-        "trainer.reduce_gradients", "trainer.gradient_checkpointing",
-        "trainer.torch_threads", "trainer.attention", "trainer.share_prompts",
+        "trainer.reduce_gradients", "trainer.gradient_checkpointing", "trainer.offload_optimizer",
+        "trainer.offload_activations", "trainer.torch_threads", "trainer.attention", "trainer.share_prompts",
     ),
     "saving": (
-        "trainer.save_steps", "trainer.save_total_limit", "trainer.publish_steps", "trainer.keep_published",
+        "trainer.save_steps", "trainer.save_total_limit", "trainer.background_states", "trainer.publish_steps",
+        "trainer.keep_published",
     ),
     "logging and alarms": (
         "trainer.logging_steps", "trainer.report_to", "trainer.project", "trainer.on_collapse", "trainer.stop_on",

@@ -106,6 +106,7 @@ class AgentConfig(ConversationConfig):
     style: Style = _as_in_conversations("style", "short")
     screenshots: int = _as_in_conversations("screenshots", 1)
     texts: int = _as_in_conversations("texts", 4)
+    block: int = _as_in_conversations("block", 0)
     format: str = Field(
         "ui_tars",
         description="How the model writes actions: a built-in format (docs/reference/formats.md), the name of an "

@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dart_train.plan.run_plan import Assumed, Machine, RunPlan
+from dart_train.plan.run_plan import Machine, RunPlan
+from dart_train.plan.step_passes import Assumed
 from dart_train.trainer.memory.step_memory import GIB
 
 
@@ -22,8 +23,7 @@ def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
         _table("GiB of the host's memory, desktops left out", plan.host, GIB),
         _table("GB of disk: screenshots of an hour, and what is kept at most", plan.disk, 10**9),
     ]
-    if plan.seconds:
-        parts.append(_table(f"seconds of a step, at {machine.mfu:.0%} of the peak", plan.seconds, 1))
+    parts.append(_passes(plan, machine))
     parts += [
         Text(f"The desktops play a lease in {plan.rollout_s:.0f} s{engines}: {plan.waits}."),
         Text(
@@ -53,6 +53,9 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
         },
         "host_bytes": dict(plan.host),
         "disk_bytes_per_hour": dict(plan.disk),
+        "passes": [
+            {"name": one.name, "operations": one.flops, "seconds": plan.seconds.get(one.name)} for one in plan.passes
+        ],
         "seconds": dict(plan.seconds),
         "rollout_s": plan.rollout_s,
         "engines_s": plan.engines_s,
@@ -69,6 +72,18 @@ def _engine(plan: RunPlan) -> str:
     if engine.requests is None:
         return f"{text}.\n"
     return f"{text}; {(engine.cache or 0) / GIB:.1f} GiB are left for them: {engine.requests} requests at once.\n"
+
+
+def _passes(plan: RunPlan, machine: Machine) -> RenderableType:
+    """Each pass over a lease with its operations, and its seconds where they are known."""
+    known = bool(plan.seconds)
+    table = Table(show_header=False, box=None)
+    for one in sorted(plan.passes, key=lambda one: -one.flops):
+        table.add_row(one.name, f"{one.flops / 1e12:,.0f}", *([f"{plan.seconds[one.name]:,.2f}"] if known else []))
+    total = sum(one.flops for one in plan.passes)
+    table.add_row("in all", f"{total / 1e12:,.0f}", *([f"{sum(plan.seconds.values()):,.2f}"] if known else []))
+    title = "passes over a lease: 10^12 operations"
+    return Group(Text(f"{title}, seconds at {machine.mfu:.0%} of the peak" if known else title, "bold"), table)
 
 
 def _table(title: str, values: Mapping[str, float], unit: float) -> RenderableType:

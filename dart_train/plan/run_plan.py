@@ -6,20 +6,18 @@ Invariant: what is said not to fit does not fit by the parts that are certain (w
 reference, the engines' weights), whatever is assumed; what depends on assumptions is advice.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dart_train.config.run_config import RunConfig
 from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.placement.placement import OUR_TRAINER, Demand, demand, too_few
+from dart_train.plan.step_passes import Assumed, Pass, forward, passes, row_lengths
 from dart_train.rollout.settings.rollout_config import SCHEDULERS
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
 
-PROMPT_TOKENS = 600
-"""Of instruction, action space and chat layout in UI-TARS's prompt, roughly."""
 PROCESS_BYTES = 700 << 20
 """What a process takes that has loaded torch and transformers and no model."""
 TOKEN_PIXELS = 28**2
@@ -42,17 +40,6 @@ class Machine:
     flops: float | None = None
     mfu: float = 0.4
     host_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Assumed:
-    """What a configuration does not say; `step_s`: seconds of a step, the desktop's and the model's."""
-
-    steps: int = 15
-    response: int = 110
-    image_tokens: int = 2691
-    step_s: float = 6.0
-    screenshot_bytes: int = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,8 @@ class RunPlan:
         engines_s: seconds in which the engines read the prompts of a lease; 0 where that is not known.
         host: bytes of the machine's memory, by cause.
         disk: bytes of an hour, by cause.
-        seconds: of an optimizer step, by phase; empty where operations a second are not known.
+        passes: those of the optimizer steps on a lease, with their operations.
+        speed: operations a second of all ranks; None where that is not known.
     """
 
     ranks: int
@@ -93,10 +81,16 @@ class RunPlan:
     engines_s: float
     host: Mapping[str, int]
     disk: Mapping[str, int]
-    seconds: Mapping[str, float]
+    passes: tuple[Pass, ...]
+    speed: float | None
     rollout_s: float
     refusals: tuple[str, ...]
     changes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each pass over a lease; empty where operations a second are not known."""
+        return {one.name: one.flops / self.speed for one in self.passes} if self.speed else {}
 
     @property
     def waits(self) -> str:
@@ -117,19 +111,22 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
     ranks = wanted.ranks
     setting = rank_setting(config, wanted.ranks)
     trajectories = config.trainer.groups_per_step * config.rollout.group_size
-    row, rows = _rows(config, assumed)
+    rows = row_lengths(config, assumed)
     own = max(trajectories // ranks, 1)
+    tokens = config.trainer.micro_batch_tokens
     work = Work(
-        tokens=max(row, min(config.trainer.micro_batch_tokens, own * rows * row)),
-        responses=assumed.response * max(config.trainer.micro_batch_tokens // row, 1) * config.agent.screenshots,
+        tokens=max(*rows, min(tokens, own * sum(rows))),
+        responses=assumed.response * max(tokens // max(rows), 1) * config.agent.screenshots,
         images=own * assumed.steps,
         image_patches=assumed.image_tokens * size.merge**2,
         recurring=config.agent.screenshots > 1 or config.trainer.top_entropy_quantile < 1,
     )
     memory = rank_memory(size, setting, work)
     room = _room(wanted, machine)
-    seconds = _seconds(config, size, machine, assumed, ranks) if machine.flops else {}
-    speed = engine.replicas * engine.gpus * float(machine.flops or 0) * machine.mfu
+    lease = passes(config, size, setting, assumed, work.responses)
+    speed = ranks * machine.flops * machine.mfu if machine.flops else None
+    seconds = sum(one.flops for one in lease) / speed if speed else 0.0
+    reading = engine.replicas * engine.gpus * float(machine.flops or 0) * machine.mfu
     rollout_s = trajectories * assumed.steps * assumed.step_s / config.rollout.workers
     host = _host(config, size, memory, machine, ranks, assumed)
     return RunPlan(
@@ -138,10 +135,11 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
         room=room,
         setting=setting,
         engine=engine,
-        engines_s=sum(_forward_flops(config, size, assumed)) / speed if speed else 0.0,
+        engines_s=sum(forward(config, size, assumed)) / reading if reading else 0.0,
         host=host,
-        disk=_disk(config, size, assumed, max(sum(seconds.values()), rollout_s)),
-        seconds=seconds,
+        disk=_disk(config, size, assumed, max(seconds, rollout_s)),
+        passes=lease,
+        speed=speed,
         rollout_s=rollout_s,
         refusals=tuple(refusals(config, size, machine)),
         changes=tuple(_changes(config, memory, room, setting, engine, host, machine)),
@@ -156,6 +154,8 @@ def rank_setting(config: RunConfig, ranks: int) -> Setting:
         sharded=bool(trainer.fsdp) and ranks > 1,
         half=trainer.bf16 or trainer.fp16,
         checkpointing=bool(trainer.gradient_checkpointing),
+        offload_optimizer=trainer.offload_optimizer,
+        offload_activations=trainer.offload_activations,
         trains_tower=not (trainer.freeze_vision or trainer.use_peft),
         lora_rank=trainer.lora_r if trainer.use_peft else 0,
         half_base=trainer.frozen_dtype != "float32",
@@ -173,7 +173,8 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
         return [too_few(wanted, machine.gpus)]
     engine, setting = _engine(config, size, machine, Assumed()), rank_setting(config, wanted.ranks)
     found: list[str] = []
-    held = rank_memory(size, setting, Work(1, 1)).held
+    least = rank_memory(size, setting, Work(1, 1))
+    held = dict(least.held) | {"optimizer": least.held["optimizer"] + least.moments_on_host}  # back for its step
     room = _room(wanted, machine)
     if room is not None and sum(held.values()) > room:
         found.append(
@@ -206,7 +207,7 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
 def _engine(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> EnginePlan:
     """One replica; ours computes in float32 on the CPU, vLLM in bfloat16 on its GPUs."""
     token_numbers = 2 * size.attending * size.keys_width
-    request = PROMPT_TOKENS + config.agent.screenshots * assumed.image_tokens
+    request = assumed.prompt + config.agent.screenshots * assumed.image_tokens
     request += config.agent.texts * min(assumed.response, config.rollout.sampling.max_tokens)
     request += config.rollout.sampling.max_tokens
     section, wanted = config.rollout.engine, demand(config, machine.gpus)
@@ -226,39 +227,6 @@ def _room(wanted: Demand, machine: Machine) -> int | None:
     return int(machine.gpu_bytes * wanted.trainer_memory) if wanted.trainer_gpus else machine.host_bytes
 
 
-def _rows(config: RunConfig, assumed: Assumed) -> tuple[int, int]:
-    """Tokens of a full row, and rows of an episode: steps whose prompts extend one another are one row."""
-    agent = config.agent
-    shown = min(agent.screenshots, assumed.steps)
-    row = PROMPT_TOKENS + shown * assumed.image_tokens + min(agent.texts + 1, assumed.steps) * assumed.response
-    return row, 1 + math.ceil(max(assumed.steps - agent.screenshots, 0) / agent.block)
-
-
-def _forward_flops(config: RunConfig, size: ModelSize, assumed: Assumed) -> tuple[float, float]:
-    """Operations of one pass over a lease: of the language model, and of the vision tower."""
-    trajectories = config.trainer.groups_per_step * config.rollout.group_size
-    row, rows = _rows(config, assumed)
-    text = size.forward_flops(trajectories * rows * row, row / 2, trajectories * assumed.steps * assumed.response, 0, 0)
-    patches = assumed.image_tokens * size.merge**2
-    return text, size.forward_flops(0, 0, 0, trajectories * assumed.steps * patches, patches)
-
-
-def _seconds(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed, ranks: int) -> dict[str, float]:
-    """Of an optimizer step, by phase."""
-    trainer, setting = config.trainer, rank_setting(config, ranks)
-    text, tower = _forward_flops(config, size, assumed)
-    speed = ranks * float(machine.flops or 0) * machine.mfu
-    scores = trainer.top_entropy_quantile < 1 or trainer.old_logprobs == "recompute"
-    again = 1 if setting.checkpointing else 0
-    phases = {
-        "scoring": text if scores else 0.0,
-        "reference": text + (tower if setting.reference else 0) if trainer.beta > 0 else 0.0,
-        "forward and backward": text * ((2 if setting.lora_rank else 3) + again),
-        "vision tower": tower * (4 + again if setting.trains_tower else 1),
-    }
-    return {name: flops / speed for name, flops in phases.items() if flops}
-
-
 def _host(
     config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machine, ranks: int, assumed: Assumed
 ) -> dict[str, int]:
@@ -272,6 +240,9 @@ def _host(
         "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
         "engines": wanted.replicas * (PROCESS_BYTES + on_cpu),
         "a version on its way to the disk": size.stored * size.total,
+        "moments of the optimizer": ranks * memory.moments_on_host,
+        "activations on the host": ranks * memory.activations_on_host,
+        "a state on its way to the disk": _state(config, size) if config.trainer.background_states else 0,
         "rollout service": PROCESS_BYTES + (config.rollout.max_unrecorded_mb << 20),
         "screenshots of running episodes": config.rollout.workers * (shown + assumed.steps * assumed.screenshot_bytes),
     }
@@ -295,10 +266,16 @@ def certain_disk(config: RunConfig, size: ModelSize) -> int:
     return sum(kept.values())
 
 
-def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
+def _state(config: RunConfig, size: ModelSize) -> int:
+    """Bytes of a state that training resumes from, of all ranks together."""
     trainer = config.trainer
     trained = size.adapter(trainer.lora_r) if trainer.use_peft else size.total
-    state = (4 + moments_of(str(trainer.model_dump().get("optim") or "adamw"))) * trained
+    return (4 + moments_of(trainer.optim or "adamw")) * trained
+
+
+def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
+    trainer = config.trainer
+    state = _state(config, size)
     version = size.stored * size.total
     warm = 1 if config.warmup.limited else 0
     best = 1 if config.evaluation.monitor.every_rollouts or config.evaluation.final == "best" else 0

@@ -18,6 +18,7 @@ from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.library_names import optimizers, schedules
 from dart_train.preflight.problems import found_by
 from dart_train.preflight.tracker_check import tracker_problems
+from dart_train.trainer.settings.grpo_settings import OFFLOADS_NOTHING
 
 MONITOR_SEEDS = 9_000
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -176,6 +177,8 @@ def _trainer(config: RunConfig) -> Iterator[str]:
         yield f"trainer.{name}={value!r} is out of range: choose a value in [{low:g}, {high:g}]"
     if given.get("fp16") and given.get("bf16"):
         yield "trainer.fp16 and trainer.bf16 are both set: choose one of them"
+    if config.trainer.offload_activations and not config.trainer.gradient_checkpointing:
+        yield f"trainer.{OFFLOADS_NOTHING}"
     optimizer, schedule = str(given.get("optim") or ""), str(given.get("lr_scheduler_type") or "")
     if optimizer and optimizers() and optimizer not in optimizers():
         yield f"trainer.optim: unknown optimizer {optimizer!r}; {_near(optimizer, optimizers())}"

@@ -68,6 +68,7 @@ from dart_train.trainer.weights.model_loading import frozen_copy, load_model, tr
 from dart_train.trainer.weights.publisher import Publisher, beside
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.shared_states import SharedStates
+from dart_train.trainer.weights.state_writer import StateWriter
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
@@ -184,6 +185,7 @@ class DartGRPOTrainer(ShardedTrainer):
             most_passed=args.max_bad_steps,
         )
         output_dir = Path(str(args.output_dir))
+        self.writer = StateWriter(self.ranks, beside=args.background_states)
         self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
         self.guard = CollapseGuard(args.collapse_window)
         half = args.bf16 or args.fp16 or args.frozen_dtype != "float32"
@@ -196,6 +198,7 @@ class DartGRPOTrainer(ShardedTrainer):
             self.bad_steps,
             self.ranks,
             sharded=bool(args.fsdp),
+            writer=self.writer,
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
             shared=None if data.files.storage.directory else SharedStates(data, beside),
         )
@@ -219,6 +222,8 @@ class DartGRPOTrainer(ShardedTrainer):
             sharded=bool(args.fsdp),
             half=args.bf16 or args.fp16,
             checkpointing=bool(args.gradient_checkpointing or args.activation_checkpointing),
+            offload_optimizer=args.offload_optimizer,
+            offload_activations=args.offload_activations,
             trains_tower=self._policy.trains_tower,
             lora_rank=args.lora_r if is_adapted(self.model) else 0,
             half_base=args.frozen_dtype != "float32",
@@ -328,6 +333,7 @@ class DartGRPOTrainer(ShardedTrainer):
                 return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
             finally:
                 self.publisher.close()
+                self.states.close()
 
     def _should_stop(self) -> bool:
         return self.state.global_step >= self.args.max_steps or self._stop()
@@ -371,6 +377,8 @@ class DartGRPOTrainer(ShardedTrainer):
 
     def begin_training(self) -> None:
         """Publish the weights if no version is equal to them."""
+        if self.args.offload_optimizer:
+            self.keep_moments_on_host()
         self._update_size = UpdateSize(self.model.parameters(), self.ranks)
         self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
 
@@ -416,13 +424,13 @@ class DartGRPOTrainer(ShardedTrainer):
         return self.steps.speed.report(seconds, name, self.ranks.count)
 
     def save_complete(self) -> None:
-        """The state that `transformers` has just written counts from now on."""
-        self.publisher.settle()  # a state names the version that its weights were published as
+        """Have the state that `transformers` has just saved written; it counts once all of it is on the disk."""
         self.states.complete(self.state.global_step)
 
     def end_training(self) -> None:
         """Publish what was learned since the last version."""
         self.publisher.publish_rest(self.model, self.leases.contained, self.state.global_step)
+        self.states.settle()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Report numbers to `report_to`, and as a JSON line."""

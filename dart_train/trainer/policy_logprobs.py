@@ -209,11 +209,13 @@ def _score(
     head: Any, hidden: Tensor, ids: Tensor, suppressed_ids: tuple[int, ...], temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies (M,) of hidden states (M, hidden), the logits of a part of them at a time."""
+    half = head.weight.dtype in (torch.float16, torch.bfloat16)
+    single = head.weight.float() if half else None  # once for all parts
 
     def score(part: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(part.device.type, enabled=False):
-            if head.weight.dtype in (torch.float16, torch.bfloat16):
-                logits = torch.nn.functional.linear(part.float(), head.weight.float())
+            if single is not None:
+                logits = torch.nn.functional.linear(part.float(), single)
             else:
                 logits = head(part.to(head.weight.dtype))
         return token_logprobs(logits, part_ids, suppressed_ids, temperature=temperature)

@@ -1,6 +1,6 @@
 """When the states that training resumes from are written, which of them is the best, and when one counts.
 
-`transformers` writes the files; see `checkpoint` for what makes a directory complete.
+`ShardedTrainer` writes the files, beside the training; see `checkpoint` for what makes a directory complete.
 
 Invariants:
     - A state is saved between leases only: in the middle of one it could not say what its weights contain.
@@ -24,8 +24,11 @@ from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.shared_states import SharedStates
+from dart_train.trainer.weights.state_writer import StateWriter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from dart_train.trainer.weights.checkpoint import ResumePoint
 
 
@@ -43,6 +46,7 @@ class States:
 
     Args:
         sharded: whether ranks hold parts of the model: states of another layout are refused.
+        writer: writes the files, and declares the state complete after them.
         shared: puts states where another node finds them; None where there is no such place.
 
     Attributes:
@@ -59,6 +63,7 @@ class States:
         *,
         best: BestMetric,
         sharded: bool,
+        writer: StateWriter,
         shared: SharedStates | None = None,
     ) -> None:
         self._output_dir = output_dir
@@ -69,6 +74,7 @@ class States:
         self._leases = leases
         self._bad_steps = bad_steps
         self._ranks = ranks
+        self._writer = writer
         self._recent: deque[float] = deque(maxlen=best.window)
         self._due = False
         self._saved = -1
@@ -135,6 +141,7 @@ class States:
 
         While the policy shows signs of a collapse no state is saved: the newest is from before them.
         """
+        self._writer.check()
         self._put_off(control, last)
         control.should_save = control.should_save and not collapsing
         self._note_best(state, control, report)
@@ -163,34 +170,51 @@ class States:
             publisher.best = publisher.version if not publisher.unpublished else publisher.best
 
     def begin(self, state: TrainerState, control: TrainerControl) -> None:
-        """Mark the directory of the state that is about to be written as incomplete."""
-        if control.should_save and self._ranks.is_main:
+        """Mark the directory of the state that is about to be written as incomplete, once the one before is written."""
+        if not control.should_save:
+            return
+        self._writer.settle()
+        if self._ranks.is_main:
             if self._shared is not None:
                 self._shared.settle()  # what `transformers` removes now may be on its way
             checkpoint.mark_incomplete(self._directory(state.global_step))
 
     def complete(self, step: int) -> None:
-        """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""
+        """Have the state of this moment written, and declared complete once all ranks have written theirs."""
         self._saved = step
-        self._ranks.wait()
-        if self._ranks.several_nodes:
-            if self._shared is not None and self._ranks.is_first_of_node and not self._ranks.is_main:
-                self._shared.put_part(self._directory(step), self._ranks.node)
-            self._ranks.wait()
-        if self._ranks.is_main:
-            checkpoint.mark_complete(
-                checkpoint.ResumePoint(
-                    self._directory(step),
-                    step=step,
-                    version=self._publisher.version,
-                    unpublished=self._publisher.unpublished,
-                    lease=self._leases.contained,
-                    skipped=self._bad_steps.skipped,
-                    best=self._publisher.best,
-                )
-            )
+        point = checkpoint.ResumePoint(
+            self._directory(step),
+            step=step,
+            version=self._publisher.version,
+            unpublished=self._publisher.unpublished,
+            lease=self._leases.contained,
+            skipped=self._bad_steps.skipped,
+            best=self._publisher.best,
+        )
+        published = self._publisher.writing
+        self._writer.write(lambda: self._complete(point, published))
+
+    def _complete(self, point: ResumePoint, published: Future[None] | None) -> None:
+        """Declare a state complete whose files are written; it names the version that its weights were published as."""
+        if published is not None:
+            published.result()
+        ranks = self._writer.ranks
+        if ranks.several_nodes:
+            if self._shared is not None and ranks.is_first_of_node and not ranks.is_main:
+                self._shared.put_part(point.path, ranks.node)
+            ranks.wait()
+        if ranks.is_main:
+            checkpoint.mark_complete(point)
             if self._shared is not None:
-                self._shared.put(self._directory(step))
+                self._shared.put(point.path)
+
+    def settle(self) -> None:
+        """Wait until the last state is complete. Raises what its writing raised."""
+        self._writer.settle()
+
+    def close(self) -> None:
+        """Let the last state be written to its end, when training ends in an error of its own."""
+        self._writer.close()
 
     def _directory(self, step: int) -> Path:
         return self._output_dir / f"checkpoint-{step}"

@@ -2,7 +2,8 @@
 
 What a lease needs before its first update is done in one pass without gradient: log-probabilities of pi_old, and the
 entropies by which steps are chosen. Nothing is computed for nothing: steps that the choice drops do not run again, the
-first mini-batch's pi_old is kept from its own forward pass, and where the engine recorded entropies there is no pass.
+first mini-batch's pi_old is kept from its own forward pass, where the engine recorded entropies there is no pass, and
+the reference runs in steps with a KL term only.
 
 Invariants:
     - Gradients, losses and numbers are those of the whole mini-batch in one pass of one process, however it is cut:
@@ -60,6 +61,7 @@ class StepSettings:
             or what the engine recorded.
         recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
         teacher_coef: weight of what a teacher says: of the reverse KL, and of the cross-entropy on its answers.
+        kl_every: optimizer steps from one with the KL term to the next; `objective` has the weight that it has then.
         reduce_once: whether sharded ranks put their gradients together once a step, after its last micro-batch.
     """
 
@@ -68,6 +70,7 @@ class StepSettings:
     selection: losses.EntropySelection
     old_logprobs: OldLogprobs = "current"
     recorded_entropies: bool = False
+    kl_every: int = 1
     supervised_coef: float = 0.0
     supervised_rows: int = 16
     teacher_coef: float = 1.0
@@ -126,7 +129,7 @@ class StepRunner:
         self._settings = settings
         self._collator = collator
         self._policy = policy
-        self._reference = reference
+        self._reference, self._kl_due = reference, True
         self._demonstrations = demonstrations
         self._ranks = ranks
         self._device = device
@@ -149,6 +152,7 @@ class StepRunner:
     def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
         """Make the batch of a lease at its first iteration; it is the same afterwards. See `build_batch`."""
         work = self._fresh()
+        self._kl_due = step % self._settings.kl_every == 0
         with work.cost.phase("collate", self._device):
             self._begin(lease, step=step, version=version, unpublished=unpublished)
         self.iteration += 1
@@ -288,7 +292,7 @@ class StepRunner:
         batch.select(entropies, self._settings.selection, self._collator, run_dropped=run_dropped, ranks=self._ranks)
 
     def _prepare_reference(self, work: _Work) -> None:
-        if self._reference is not None:
+        if self._reference is not None and self._kl_due:
             same = self._reference.model is self._policy.model and not self._policy.trains_tower
             running = self._part.micro_batches
             work.reference_features = work.features if same else self._reference.features(running)
@@ -345,7 +349,7 @@ class StepRunner:
         logprobs, entropies = self._policy(micro, work.features)
         work.cost.add_pass(micro, "policy", trained=True, keeps_features=work.features is not None)
         reference = None
-        if self._reference is not None:
+        if self._reference is not None and self._kl_due:
             reference, _ = self._reference(micro, work.reference_features)
             kept_features = work.reference_features
             shared = "policy" if kept_features is not None and kept_features is work.features else "reference"

@@ -61,6 +61,8 @@ class Setting:
     Attributes:
         sharded: whether they hold parts of the language model (`fsdp`).
         checkpointing: whether a layer's activations are computed again in the backward pass.
+        offload_optimizer: whether moments are on the device in the optimizer's steps only.
+        offload_activations: whether what checkpointing keeps of each layer is in the host's memory.
         half_base: whether weights under an adapter are kept in half precision.
         reshard: whether a layer is let go of between its forward and backward pass.
         reduce_once: whether sharded ranks hold their gradients whole until the end of a step; None as it fits.
@@ -78,15 +80,26 @@ class Setting:
     features_bytes: int = 4096 << 20
     reshard: bool = True
     reduce_once: bool | None = None
+    offload_optimizer: bool = False
+    offload_activations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one rank."""
+    """Bytes of one rank.
+
+    Attributes:
+        held: all the time.
+        passes: in passes.
+        moments_on_host: of the optimizer, which are on the device in its steps only.
+        activations_on_host: that are on the device for their layer's passes only.
+    """
 
     held: Mapping[str, int]
     passes: Mapping[str, int]
     tower_pass: int = 0
+    moments_on_host: int = 0
+    activations_on_host: int = 0
     causes: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +111,7 @@ class RankMemory:
     @property
     def peak(self) -> int:
         """Most at any time."""
-        return sum(self.held.values()) + max(sum(self.passes.values()), self.tower_pass)
+        return sum(self.held.values()) + max(sum(self.passes.values()), self.tower_pass, self.moments_on_host)
 
 
 def moments_of(optimizer: str) -> int:
@@ -134,7 +147,7 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
     held = {
         "weights": base * (size.language // parts + size.tower) + 4 * (adapter // parts),
         "gradients": 4 * trained + (whole if setting.sharded and once else 0),
-        "optimizer": setting.moments * trained,
+        "optimizer": 0 if setting.offload_optimizer else setting.moments * trained,
         "reference": 4 * (size.language // parts + size.tower) if setting.reference else 0,
     }
     passes = {
@@ -142,13 +155,18 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
         "weights in half precision": 2 * (size.language + size.tower) if cast else 0,
         "features of images": _features(size, setting, work, number),
         "activations": _activations(size, setting, work.tokens),
+        "head in single precision": 4 * size.hidden * size.vocabulary if setting.half_base else 0,
         "logits": 4 * LOGIT_COPIES * min(work.responses * size.vocabulary, LOGITS_AT_ONCE),
+    }
+    on_host = {
+        "moments_on_host": setting.moments * trained if setting.offload_optimizer else 0,
+        "activations_on_host": work.tokens * _kept(size) if setting.offload_activations else 0,
     }
     own = _tower_pass(size, setting, work)
     if not work.recurring:  # the tower's graph lies beside the text's
         passes["activations"] += own
-        return RankMemory(held, passes)
-    return RankMemory(held, passes, own + passes["features of images"] if own else 0)
+        return RankMemory(held, passes, **on_host)
+    return RankMemory(held, passes, own + passes["features of images"] if own else 0, **on_host)
 
 
 def _gathered(size: ModelSize, setting: Setting, number: int, *, trains_weights: bool) -> int:
@@ -174,8 +192,15 @@ def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
     """Return what all layers keep of a micro-batch, and what one of them takes meanwhile."""
     of_layer = token_bytes(size, half=setting.half)
     backward = (2 if setting.half else 4) * (2 * size.inner + 3 * size.hidden)
-    kept = size.layers * 4 * size.hidden + of_layer if setting.checkpointing else size.layers * of_layer
+    kept = size.layers * of_layer
+    if setting.checkpointing:
+        kept = of_layer + (0 if setting.offload_activations else _kept(size))
     return tokens * (kept + backward)
+
+
+def _kept(size: ModelSize) -> int:
+    """Bytes of a token that checkpointing keeps of all text layers: their inputs."""
+    return size.layers * 4 * size.hidden
 
 
 def _tower_pass(size: ModelSize, setting: Setting, work: Work) -> int:

@@ -69,7 +69,8 @@ def remedies(causes: Mapping[str, int], setting: Setting) -> str:
     """Return what to change, by the largest causes. Pure."""
     weights = "take more ranks" if setting.sharded else "set fsdp: true and take more ranks"
     weights += "" if setting.lora_rank else ", or set use_peft: true"
-    activations = "" if setting.checkpointing else "set gradient_checkpointing: true, "
+    activations = "" if setting.offload_activations else "set offload_activations: true, "
+    activations = activations if setting.checkpointing else "set gradient_checkpointing: true, "
     known = {
         "weights": weights,
         "gradients": weights,

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from dart_train.trainer.losses import ObjectiveConfig
-from dart_train.trainer.settings.grpo_settings import KEEP_PUBLISHED_S, GRPOSettings, setting
+from dart_train.trainer.settings.grpo_settings import KEEP_PUBLISHED_S, OFFLOADS_NOTHING, GRPOSettings, setting
 
 
 @dataclass
@@ -69,6 +69,10 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
             given = json.loads(Path(given).read_text()) if isinstance(given, str) else dict(given)
             self.fsdp_config = {"state_dict_type": "SHARDED_STATE_DICT"} | given
         super().__post_init__()
+        if self.offload_activations and not self.gradient_checkpointing:
+            raise ValueError(OFFLOADS_NOTHING)
+        if self.offload_activations and self.device.type != "cpu":  # whose activations are on the host
+            self.activation_checkpointing_kwargs = {"offload": True}
         self.check()
         _check_parts_left_alone(self)
         _check_sharding(self)
@@ -79,6 +83,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
         bounds = (self.geometric_clip_min, self.geometric_clip_max)
         made: dict[str, Any] = {
             "loss": self.make_loss(),
+            "beta": self.beta * self.kl_every,
             "tis_clip_max": None if self.old_logprobs == "behaviour" else self.tis_clip_max,
             "geometric_clip": None if bounds == (None, None) else bounds,
             "off_policy_threshold": self.off_policy_mask_threshold,

@@ -18,6 +18,12 @@ from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.losses.advantages import ADVANTAGES, Advantage
 from dart_train.trainer.losses.surrogates import LOSSES, CorrectionMode, KLEstimator, Loss, RatioLevel
 
+OFFLOADS_NOTHING = (
+    "offload_activations moves what gradient_checkpointing keeps, and gradient_checkpointing is off: set it to true, "
+    "or leave offload_activations out"
+)
+"""Said before a run starts, and by the trainer."""
+
 
 def setting(default: Any, text: str) -> Any:
     """A field of `GRPOSettings`: its default and what it means."""
@@ -39,11 +45,21 @@ class GRPOSettings:
     save_total_limit: Annotated[int | None, Interval(ge=2)] = setting(
         2, "States from which training resumes that are kept, at least 2."
     )
+    background_states: bool = setting(
+        True,
+        "Write those states beside the training, which waits only for a copy in the host's memory, of as many bytes as "
+        "the state has on the disk. False: it waits until each is written.",
+    )
     epsilon: Annotated[float, Interval(ge=0, le=1)] = setting(0.2, "Lower clip of the ratio: 1 - epsilon.")
     epsilon_high: Annotated[float, Interval(ge=0)] = setting(0.28, "Upper clip of the ratio: 1 + epsilon_high.")
     delta: float | None = setting(10.0, "Dual clip: upper bound of the ratio for negative advantages; None for none.")
     beta: Annotated[float, Interval(ge=0)] = setting(
         0.1, "Weight of the KL term to the initial model; 0 loads no reference model."
+    )
+    kl_every: Annotated[int, Interval(ge=1)] = setting(
+        1,
+        "Optimizer steps from one with the KL term to the next, in which it weighs kl_every times beta: the reference "
+        "takes a pass in these only. The gradient is the same on average, and noisier.",
     )
     loss_type: str = setting(
         "grpo",
@@ -109,8 +125,8 @@ class GRPOSettings:
     )
     recorded_entropies: bool = setting(
         False,
-        "Choose steps by the entropies that the engine recorded as it sampled them, without a pass of the trainer's; a "
-        "lease in which some are missing (vLLM does not tell them) takes the pass.",
+        "Choose steps by the entropies that the engine recorded as it sampled them, without a pass of the trainer's; "
+        "vLLM's are those of its 8 most likely tokens. A lease in which some are missing takes the pass.",
     )
     entropy_mask_scope: Literal["group", "batch"] = setting(
         "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
@@ -194,6 +210,15 @@ class GRPOSettings:
         None,
         "Memory of the device that each rank may take, in MiB; null is what a GPU has. A step that would take more is "
         "cut into smaller micro-batches before it begins, on all ranks together, or refused.",
+    )
+    offload_optimizer: bool = setting(
+        False,
+        "Keep the optimizer's moments in the host's memory, and on the device in its steps only, when no activations "
+        "are there. Exact; a step takes two copies of them longer.",
+    )
+    offload_activations: bool = setting(
+        False,
+        "Keep what gradient_checkpointing keeps of each layer in the host's memory. Exact; passes take a copy longer.",
     )
     reduce_gradients: Literal["auto", "micro_batch", "step"] = setting(
         "auto",
@@ -319,6 +344,11 @@ class GRPOSettings:
             why = "beta=0" if self.beta == 0 else "use_peft, whose reference is the model without its adapter"
             raise ValueError(
                 f"sync_ref_model moves a reference model of its own, which does not exist with {why}: leave it out"
+            )
+        if self.kl_every > 1 and self.beta == 0:
+            raise ValueError(
+                f"kl_every={self.kl_every} says when the KL term is there, and beta=0 leaves it out: set beta, or "
+                "leave kl_every out"
             )
         if self.frozen_dtype != "float32" and not self.use_peft:
             raise ValueError(

@@ -137,6 +137,11 @@ class Publisher:
             self.publish(model, lease, step)
         self.settle()
 
+    @property
+    def writing(self) -> Future[None] | None:
+        """The version that is being written, or was written last; None where there is none, and on other ranks."""
+        return self._writing
+
     def settle(self) -> None:
         """Wait until what was published is on the disk. Raises what its writing raised."""
         writing, self._writing = self._writing, None
@@ -162,7 +167,7 @@ class Publisher:
             self._data.write(checkpoint_rows.announce, version, self._data.place(path), source)
             self._data.write(checkpoint_rows.begin, version)
             work = partial(self._write, taken, version, source, self.served, lease=lease, step=step)
-            self._writing = _at_once(work) if self._take is None else beside(work)
+            self._writing = at_once(work) if self._take is None else beside(work)
             self.version, self.unpublished = version, 0
         self._tell()
         if self._take is None:
@@ -197,11 +202,12 @@ def _same(left: str | Path, right: str | Path) -> bool:
 def beside(work: Callable[[], None]) -> Future[None]:
     """Work in a thread of its own, which a process that ends waits for."""
     done: Future[None] = Future()
-    threading.Thread(target=_settled, args=(work, done), name="publisher").start()
+    threading.Thread(target=_settled, args=(work, done), name="writer").start()
     return done
 
 
-def _at_once(work: Callable[[], None]) -> Future[None]:
+def at_once(work: Callable[[], None]) -> Future[None]:
+    """Work now, as `beside` does in a thread."""
     done: Future[None] = Future()
     _settled(work, done)
     return done

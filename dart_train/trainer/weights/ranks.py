@@ -28,11 +28,15 @@ BUCKET = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process, `rank` from 0, the main one, among `count`, of which `per_node` are on each node (0: all)."""
+    """This process, `rank` from 0, the main one, among `count`, of which `per_node` are on each node (0: all).
+
+    `group`: the process group that they meet in; None for the one that training uses.
+    """
 
     rank: int = 0
     count: int = 1
     per_node: int = 0
+    group: dist.ProcessGroup | None = None
 
     @classmethod
     def current(cls) -> Ranks:
@@ -66,7 +70,7 @@ class Ranks:
         if self.count == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
     def gather(self, value: _T) -> list[_T]:
@@ -74,7 +78,7 @@ class Ranks:
         if self.count == 1:
             return [value]
         found: list[_T] = [value] * self.count
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.group)
         return found
 
     def of_nodes(self, value: _T) -> list[_T]:
@@ -84,21 +88,21 @@ class Ranks:
     def wait(self) -> None:
         """Until all ranks are here."""
         if self.count > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def mean(self, value: Tensor) -> Tensor:
         """Mean of a tensor over the ranks."""
         if self.count == 1:
             return value
         total = value.detach().clone()
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total / self.count
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Replace gradients by their mean over the ranks, sharded ones are that already; once per optimizer step."""
         for bucket in _buckets(self._complete_gradients(parameters)):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
-            dist.all_reduce(flat)
+            dist.all_reduce(flat, group=self.group)
             flat /= self.count
             for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
                 gradient.copy_(part.view_as(gradient))
@@ -114,7 +118,7 @@ class Ranks:
             return []
         present = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.int32)
         present = present.to(trained[0].device)
-        dist.all_reduce(present, op=dist.ReduceOp.MAX)
+        dist.all_reduce(present, op=dist.ReduceOp.MAX, group=self.group)
         gradients: list[Tensor] = []
         for parameter, there in zip(trained, present.tolist(), strict=True):
             if there and parameter.grad is None:

@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import load_config
+from dart_train.plan.run_plan import Machine, plan
+from dart_train.plan.step_passes import Assumed
+from dart_train.trainer.memory.model_size import ModelSize
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "guides" / "one_node.md").read_text()
@@ -56,6 +59,42 @@ def test_the_hours_of_the_papers_setting_follow_from_its_steps():
     hours = leases * int(row("seconds to train on it")[0]) / 3600
     (said,) = re.findall(r"(\d+) leases, .* are (\d+) hours", PAGE)
     assert said == (str(leases), f"{hours:.0f}")
+
+
+SHIPPED, SLIDING, SCORING = [], ["agent.block=1"], ["trainer.recorded_entropies=false"]
+
+
+@pytest.mark.parametrize(
+    ("title", "changed", "columns"),
+    [
+        ("as shipped", SHIPPED, 2),
+        ("`agent.block: 1`", SLIDING, 2),
+        ("`trainer.recorded_entropies: false`", SCORING, 2),
+        ("both", SLIDING + SCORING, 2),
+        ("`trainer.kl_every: 4`", ["trainer.kl_every=4"], 1),
+    ],
+)
+def test_what_makes_a_lease_cheaper_is_as_the_page_says(title, changed, columns):
+    for column, name in list(enumerate(COLUMNS))[:columns]:
+        machine = Machine((8, 1)[column], 80 * 10**9, 989e12)
+        config = load_config(ROOT / "configs" / f"{name}.yaml", changed)
+        seconds = sum(plan(config, ModelSize.published("7b"), machine, Assumed()).seconds.values())
+        assert row(title)[column] == f"{seconds:.0f} s"
+
+
+def test_all_weights_of_the_7b_fit_four_gpus_where_moments_and_activations_are_on_the_host():
+    four = ["rollout.engine.urls=[http://engines:8000]", "resources.trainer_ranks=4"]
+    moved = ["trainer.offload_optimizer=true", "trainer.offload_activations=true"]
+    machine = Machine(4, 80 * 10**9, 989e12)
+    found = [
+        plan(load_config(ROOT / "configs" / "dart_osworld_7b.yaml", four + more), ModelSize.published("7b"), machine,
+             Assumed())
+        for more in ([], moved)
+    ]  # fmt: skip
+    before, after = (one.rank.peak / GIB for one in found)
+    assert f"from {before:.1f} to {after:.1f} GiB on each of **4 GPUs" in PAGE and not found[1].refusals
+    assert found[0].room is not None and after * GIB < found[0].room < before * GIB
+    assert f"and {sum(found[1].seconds.values()):.0f} s a lease" in PAGE
 
 
 def test_the_line_that_a_run_begins_with_is_the_one_that_is_shown():

@@ -10,7 +10,8 @@ from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.config.run_config import load_config
-from dart_train.plan.run_plan import Assumed, Machine, plan
+from dart_train.plan.run_plan import Machine, plan
+from dart_train.plan.step_passes import Assumed
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 from tests.dart_train.plan.test_run_plan import ROOT

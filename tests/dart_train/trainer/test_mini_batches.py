@@ -112,6 +112,25 @@ def test_a_lease_without_all_recorded_entropies_takes_the_pass(record, run):
     assert ran == (16, 8)
 
 
+def test_without_a_kl_term_no_reference_runs(record, run):
+    record("a")
+    _, (row,), ran = run("none", groups_per_step=1, beta=0.0)
+    assert ran == (0, 8) and "kl" not in row
+
+
+def test_a_kl_term_on_a_schedule_has_the_reference_run_in_its_steps_only(record, run, data):
+    """And weighs as much there as all that it stands for."""
+    record("a"), record("b"), record("c")
+    _, rows, ran = run("spaced", groups_per_step=1, beta=0.1, kl_every=2, max_steps=3)
+    assert ran == (2 * 8, 3 * 8) and ["kl" in row for row in rows] == [True, False, True]
+    data.resume("trainer", 0)  # the same groups again
+    first, (row,), _ = run("first", groups_per_step=1, beta=0.1, kl_every=2)
+    data.resume("trainer", 0)
+    double, (other,), _ = run("double", groups_per_step=1, beta=0.2)
+    assert row["loss"] == pytest.approx(other["loss"], abs=1e-7)
+    torch.testing.assert_close(first, double)
+
+
 def test_pi_old_is_kept_from_the_first_pass(record, run):
     """Two passes over a lease need no third one: before the first update pi is pi_old."""
     record("a")
@@ -193,6 +212,8 @@ def test_mini_batches_need_the_policy_before_them(make_config):
         make_config(mini_batches=2)
     with pytest.raises(ValueError, match="recorded_entropies are means of steps"):
         make_config(recorded_entropies=True, entropy_mask_level="token")
+    with pytest.raises(ValueError, match="kl_every=4 says when the KL term is there"):
+        make_config(beta=0.0, kl_every=4)
 
 
 def test_a_step_of_nothing_changes_nothing(record, data, make_config, model_dir):

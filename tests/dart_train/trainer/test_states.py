@@ -9,6 +9,7 @@ from transformers import TrainerControl, TrainerState
 
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.weights.ranks import ALONE
+from dart_train.trainer.weights.state_writer import StateWriter
 
 pytestmark = pytest.mark.train
 
@@ -18,7 +19,7 @@ def states(tmp_path) -> States:
     publisher = SimpleNamespace(version=3, unpublished=0, best=None)
     leases, bad_steps = SimpleNamespace(contained=None), SimpleNamespace(skipped=0)
     best = BestMetric("reward", True, window=1)
-    return States(tmp_path, publisher, leases, bad_steps, ALONE, best=best, sharded=False)
+    return States(tmp_path, publisher, leases, bad_steps, ALONE, best=best, sharded=False, writer=StateWriter(ALONE))
 
 
 @pytest.mark.parametrize("collapsing", [False, True])

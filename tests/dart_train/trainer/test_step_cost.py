@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from dart_agent.episodes.screenshots import image_hash
 from dart_agent.models.image_patches import VisionSpec
@@ -21,6 +18,7 @@ from dart_train.trainer.policy_logprobs import Policy
 from dart_train.trainer.step_cost import StepCost, StepSpeed, attended
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 from dart_train.trainer.weights.model_loading import load_model
+from tests.helpers.counted_operations import counting
 
 SHAPE = TinyModelConfig(hidden_size=256, layers=3, intermediate_size=768, vision_hidden_size=128, vision_layers=3)
 
@@ -40,27 +38,6 @@ def test_metrics_of_a_step():
     assert speed.report(0.0, "cpu", 2) == {"perf/train_s": 1.5}
 
 
-def attention_flops(
-    query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, *_: Any, **more: Any
-) -> float:
-    """Operations of one call on a CPU, which PyTorch's counter does not know; half of them where it is causal."""
-    causal = bool(more.get("is_causal", causal))
-    batch, heads, length, width = query
-    return 4 * batch * heads * length * key[2] * width * (0.5 if causal else 1.0)
-
-
-def attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, output: Any, logsumexp: Any,
-                             dropout: float, causal: bool, *_: Any, **more: Any) -> float:  # fmt: skip
-    return 2 * attention_flops(query, key, value, dropout, causal)
-
-
-OPERATORS = torch.ops.aten
-ON_CPU = {
-    OPERATORS._scaled_dot_product_flash_attention_for_cpu: attention_flops,
-    OPERATORS._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward_flops,
-}
-
-
 @pytest.mark.train
 @pytest.mark.parametrize("adapter", [False, True])
 def test_reported_operations_are_those_that_pytorch_counts(adapter, tmp_path):
@@ -78,7 +55,7 @@ def test_reported_operations_are_those_that_pytorch_counts(adapter, tmp_path):
     (micro,) = Collator(tokens, vision, ImageCache({name: screen}.__getitem__)).micro_batches([sample], 4096)
     cost = StepCost(ModelSize.of_directory(tmp_path), adapter=adapter, trains_tower=not adapter)
     policy = Policy(model, tokens.suppressed_ids, features_mb=0)
-    with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
+    with counting() as counter:
         logprobs, _ = policy(micro, None)
         logprobs[micro.mask].sum().backward()
     cost.add_pass(micro, "policy", trained=True, keeps_features=False)

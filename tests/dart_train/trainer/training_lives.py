@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from dart_train.data.manager.data_manager import DataManager
 
-MOMENTS = ("forward", "optimizer", "publish", "published", "committed", "save", "saved")
+MOMENTS = ("forward", "optimizer", "publish", "published", "committed", "save", "saved", "beside")
 """In a forward pass; after the optimizer's step; while weights are written; after their publication and before the
-commit; after the commit; while the optimizer's state is written; when all files are there, unmarked."""
+commit; after the commit; while the optimizer's state is written; when all files are there, unmarked; while the
+optimizer's state is written and training has gone on."""
 
 SETTINGS = {
     "use_cpu": True, "beta": 0.0, "top_entropy_quantile": 1.0, "groups_per_step": 1, "learning_rate": 1e-3,
@@ -87,6 +88,7 @@ def _arm(trainer, moment: str, at: int) -> None:
     class Death(TrainerCallback):
         def on_optimizer_step(self, args, state, control, **kwargs):
             if moment == "optimizer" and state.global_step >= at:
+                trainer.states.settle()  # the state before is on the disk
                 _die()
 
         def on_step_end(self, args, state, control, **kwargs):  # after the trainer's own
@@ -98,7 +100,6 @@ def _arm(trainer, moment: str, at: int) -> None:
         "forward": (trainer.steps, "loss", at),
         "publish": (checkpoint, "companion_files", at + 1),  # the step is counted before it is published
         "published": (trainer.leases, "commit", at + 1),
-        "saved": (checkpoint, "mark_complete", at + 1),
     }
     if moment in calls:
         owner, name, step = calls[moment]
@@ -116,8 +117,18 @@ def _arm(trainer, moment: str, at: int) -> None:
         _poison(trainer, at)
     if moment == "memory":
         _run_out_of_memory(trainer)
-    if moment == "save":
-        _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
+    _arm_writing(trainer, moment, at)
+
+
+def _arm_writing(trainer, moment: str, at: int) -> None:
+    """The same for the moments at which a state is written, beside the training."""
+    from dart_train.trainer.weights import checkpoint
+
+    if moment == "saved":
+        mark = checkpoint.mark_complete
+        checkpoint.mark_complete = lambda point: _die() if point.step > at else mark(point)
+    if moment in ("save", "beside"):
+        _cut_off_the_optimizer(trainer, at + 1, beside=moment == "beside")
 
 
 def _score_in_chunks(trainer) -> None:
@@ -159,16 +170,20 @@ def _run_out_of_memory(trainer) -> None:
     trainer.steps._backward = failing
 
 
-def _cut_off_the_optimizer(when) -> None:
-    """Die with half of the optimizer's state written."""
+def _cut_off_the_optimizer(trainer, step: int, *, beside: bool) -> None:
+    """Die with half of the optimizer's state after a step written; `beside`: once the next step is done as well."""
     import torch
+
+    from tests.helpers.waiting import wait_until
 
     save = torch.save
 
     def half(value, path, *args, **kwargs):
         save(value, path, *args, **kwargs)
-        if str(path).endswith("optimizer.pt") and when():
+        if str(path).endswith(f"checkpoint-{step}/optimizer.pt"):
             os.truncate(path, os.path.getsize(path) // 2)
+            if beside:
+                wait_until(lambda: trainer.state.global_step > step)
             _die()
 
     torch.save = half
