@@ -175,6 +175,20 @@ def bundled_tasks(package: str, suite: str) -> list[Task]:
     return tasks
 
 
+def _check_steps(name: str, key: str, steps: Any) -> None:
+    """Raise `TaskError` for what is no list of set-up steps; what a step's parameters mean is seen when it runs."""
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise TaskError(f"task {name!r}: {key!r} must be a list of objects")
+    for number, step in enumerate(steps, start=1):
+        parameters = step.get("parameters") or {}
+        where = f"task {name!r}: step {number} of {key!r}"
+        if not isinstance(parameters, dict):
+            raise TaskError(f"{where}: 'parameters' must be an object, got {parameters!r:.100}")
+        files = parameters.get("files") or []
+        if not isinstance(files, list) or not all(isinstance(file, dict) for file in files):
+            raise TaskError(f"{where}: 'files' must be a list of objects, got {files!r:.100}")
+
+
 def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     """Return the task that an OSWorld JSON stands for.
 
@@ -194,10 +208,10 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     config = raw.get("config") or []
     evaluator = raw.get("evaluator") or {}
     extra = raw.get("dart") or {}
-    if not isinstance(config, list) or not all(isinstance(step, dict) for step in config):
-        raise TaskError(f"task {name!r}: 'config' must be a list of objects")
     if not isinstance(evaluator, dict) or not isinstance(extra, dict):
         raise TaskError(f"task {name!r}: 'evaluator' and 'dart' must be objects")
+    _check_steps(name, "config", config)
+    _check_steps(name, "evaluator.postconfig", evaluator.get("postconfig") or [])
     max_steps = extra.get("max_steps", 15)
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise TaskError(f"task {name!r}: dart.max_steps must be a positive integer, got {max_steps!r}")

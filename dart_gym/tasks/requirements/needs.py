@@ -1,5 +1,6 @@
 """What a task needs besides a desktop: files of the web, live sites, programs. Pure functions of its JSON."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ _GETTERS_OF = {
     "active_tab": "google-chrome",
 }
 """Beginnings of the names of getters, and the program whose state they read."""
+
+
+_SCHEME = re.compile(r"[a-z-]+:(?!\d)", re.IGNORECASE)
+"""What `about:blank` and `data:,x` begin with, and `example.org:80` does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,12 @@ def sites(task: Task) -> list[str]:
 
 def _host(url: str) -> str:
     """Host of an address of the web, "" for what is on the desktop itself."""
-    if "://" not in url:
+    if "://" not in url and not _SCHEME.match(url):
         url = f"https://{url}"
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url  # the web has no such host
     local = parts.scheme not in ("http", "https") or parts.hostname in ("localhost", "127.0.0.1", None)
     local = local or str(parts.hostname).rpartition(".")[2] in RESERVED  # a mock site
     return "" if local else str(parts.hostname)

@@ -21,7 +21,7 @@ from dart_gym.core.errors import ProtocolError
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements.skip_reasons import UNKNOWN_KINDS, kind_of, machine_has, skip_reasons
-from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.setup.download_cache import DownloadCache, host_of
 from dart_gym.tasks.setup.web_source import allowed_hosts
 
 MOST_ASKED = 20_000  # programs and files of one question
@@ -182,5 +182,6 @@ class _Fetchable:
     def __contains__(self, url: object) -> bool:
         if url in self.cache or not isinstance(url, str):
             return True
-        parts = urlsplit(url)
-        return not self.cache.offline and not {parts.hostname, parts.netloc}.isdisjoint(allowed_hosts())
+        if self.cache.offline or host_of(url) == url:
+            return False
+        return not {host_of(url), urlsplit(url).netloc}.isdisjoint(allowed_hosts())

@@ -6,7 +6,6 @@ Desktops have no network, so a task that needs the live web is skipped; files of
 import os
 import shutil
 from collections.abc import Callable, Container
-from urllib.parse import urlsplit
 
 from dart_gym.desktops.applications.browser import BROWSER_VARIABLE, BROWSERS
 from dart_gym.desktops.applications.debian_applications import program_of_package
@@ -14,6 +13,7 @@ from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.requirements import needs, upstream_names
+from dart_gym.tasks.setup.download_cache import host_of
 from dart_gym.tasks.setup.setup_runner import HANDLERS, UNSUPPORTED
 
 ACCOUNT_GETTERS = frozenset({"googledrive_file"})
@@ -68,7 +68,7 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
         reasons.append(f"live web: {SOLVED_ONLINE[name]}")
     absent = {download.url for download in needs.downloads(task) if download.url not in cache}
     if absent:
-        hosts = ", ".join(sorted({urlsplit(url).hostname or url for url in absent}))
+        hosts = ", ".join(sorted({host_of(url) for url in absent}))
         reasons.append(f"not mirrored: {len(absent)} files of {hosts} are not in the download cache")
     return reasons
 

@@ -243,6 +243,14 @@ def _quota() -> int:
         raise ConfigurationError(f"{QUOTA_VARIABLE}={text!r} is no number of gigabytes; write one such as 64") from None
 
 
+def host_of(url: str) -> str:
+    """Return the host of an address, the address itself where it has none. Pure."""
+    try:
+        return urlsplit(url).hostname or url
+    except ValueError:
+        return url
+
+
 def osworld_cache_name(url: str, name: str) -> str:
     """Return what OSWorld's own cache calls a file of the set-up: `uuid5(URL)_basename`. Pure."""
     return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{os.path.basename(name)}"
@@ -254,7 +262,10 @@ def mirror_candidates(url: str, name: str) -> list[str]:
     A copy of a hub may have a file under its name or under the name as it stands in the URL, with percent escapes, with
     a query, and in either form of Unicode's accents.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address: nothing but its hash names it
+        return [osworld_cache_name(url, name)]
     paths = [f"{parts.netloc}{parts.path}"]  # as `wget -x` names files
     if (match := _HUB_MARK.search(parts.path)) is not None:
         paths.insert(0, parts.path[match.end() :])

@@ -12,10 +12,10 @@ from dart_gym.core.errors import ConfigurationError, ProtocolError, UnrunnableTa
 from dart_gym.envs.desktop_env import DesktopEnv, OSWorldEnv
 from dart_gym.envs.vector_env import OSWorldVectorEnv
 from dart_gym.tasks.catalog import registry
-from dart_gym.tasks.requirements import runnable
+from dart_gym.tasks.requirements import needs, place, runnable
 from dart_gym.tasks.requirements.place import Lacking, Place, lacking_here
 from dart_gym.tasks.requirements.runnable import check_runnable, named_tasks, select
-from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.setup.download_cache import DownloadCache, mirror_candidates, osworld_cache_name
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import check_tasks, expand
 from dart_train.preflight.task_check import task_problems
@@ -229,3 +229,35 @@ def test_the_bundled_suites_are_whole_where_everything_is_installed():
 
 def test_the_error_is_one_of_a_setting():
     assert not issubclass(UnrunnableTaskError, ConfigurationError) and UnrunnableTaskError.hopeless
+
+
+@pytest.mark.parametrize(
+    ("url", "site"),
+    [
+        ("about:blank", []),
+        ("data:text/html,x", []),
+        ("chrome://settings", []),
+        ("localhost:8080/x", []),
+        ("example.org:8080/x", ["example.org"]),
+        ("example.org", ["example.org"]),
+        ("http://[bad", ["http://[bad"]),
+        (5, ["5"]),
+    ],
+)
+def test_what_a_page_that_is_opened_needs_of_the_web(url, site):
+    step = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": [url]}}
+    raw = {"id": "x", "instruction": "", "config": [step], "evaluator": {"func": "infeasible"}}
+    assert needs.sites(registry.task_from_dict(raw)) == site
+
+
+def test_an_address_that_is_none_is_not_mirrored_and_breaks_nothing(tmp_path):
+    files = [
+        {"url": url, "path": "/home/user/a"} for url in ("http://[bad", "", "about:x", None, "https://h.co:99999/")
+    ]
+    step = {"type": "download", "parameters": {"files": files}}
+    task = registry.task_from_dict(
+        {"id": "x", "instruction": "", "config": [step], "evaluator": {"func": "infeasible"}}
+    )
+    for cache in (DownloadCache(tmp_path), place._Fetchable(DownloadCache(tmp_path))):
+        assert "5 files of" in Place(cache, lambda program: True).reasons(task)[0]
+    assert mirror_candidates("http://[bad", "a.txt") == [osworld_cache_name("http://[bad", "a.txt")]
