@@ -191,6 +191,7 @@ _AGENT = (
         writes=""),
     Row("dart-agent import", "{results} imported", ("results",), writes="", several=True),
     Row("dart-agent init", writes=""),
+    Row("dart-agent judge", "{a} --judge checkpoints", ("evals",), reads=True, writes="--json rows.json"),
     Row("dart-agent presets", "{preset}", ("preset",), reads=True, writes="--json rows.json"),
     Row("dart-agent run", f"{{task}} {_PLAY}", ("task",), writes="--out played",
         links=(Link("the model", CHAT, line="{task}"), _CLUSTER)),
