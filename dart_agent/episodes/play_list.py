@@ -30,6 +30,7 @@ from dart_gym.core.errors import (
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.core.task_group import TaskGroup
 from dart_gym.utils.backoff import backoff
+from dart_gym.utils.waits import retrying
 
 ATTEMPTS = 3
 """How often an episode that the environment lost is played."""
@@ -179,6 +180,9 @@ class _Playing:
             outcome = self.outcomes[key] = await self._attempt(policy, session, key, number)
             if not outcome.lost_by:
                 break
+            if number < self.attempts:
+                why = " ".join((outcome.detail or outcome.error or str(outcome.terminal)).split())[:200]
+                retrying(f"an episode of {key[0]} was lost by the {outcome.lost_by} ({why})", 0.0)
             if outcome.lost_by == "cluster" and number < self.attempts:
                 return False
         self.on_episode(self.outcomes[key])

@@ -12,6 +12,7 @@ CONFIG = """name: mine
 model: {path: tiny, tiny: {hidden_size: 32, layers: 1, vision_hidden_size: 32, vision_layers: 1}}
 rollout: {tasks: [fake/click-button], workers: 1}
 cluster: {desktops: 1}
+demonstrations: {per_task: 1}
 """
 PROGRAMS = Path(sysconfig.get_path("scripts"))
 _BEFORE = {"run": ("config",), "prepared": ("run",), "archive": ("run",), "items": (), "results": ("evals",)}

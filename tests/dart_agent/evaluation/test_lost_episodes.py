@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import numpy as np
 import pytest
 
 from dart_agent.episodes.play import _decide
+from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.score_tables import reason_lines
 from dart_agent.evaluation.scores import LostEpisodes, refuse_lost, score_task
 from dart_agent.policies.policy import Decision
 from dart_gym.core.errors import ClusterError
-from dart_gym.core.outcomes import TerminalState
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.utils import waits
 
 
 def total(scored: int, lost: int):
@@ -51,3 +56,29 @@ async def test_a_policy_that_raises_loses_its_episode_and_says_where():
 async def test_a_lost_cluster_is_no_fault_of_the_policy():
     with pytest.raises(ClusterError):
         await _decide(Raising(ClusterError("gone")), None, None)  # type: ignore[arg-type]
+
+
+class OneSession:
+    """Sessions whose one screen is always the same."""
+
+    @contextlib.asynccontextmanager
+    async def session(self):
+        yield self
+
+    async def reset(self, task, **fields) -> StepResult:
+        return StepResult(Observation(np.zeros((4, 4, 3), np.uint8), "Do it"))
+
+    async def finish(self, terminal) -> StepResult:
+        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "test/1")
+        return StepResult(Observation(np.zeros((4, 4, 3), np.uint8), "Do it"), terminal, evaluation)
+
+
+async def test_an_episode_that_is_played_again_is_said():
+    """Three attempts of some seconds each are no silence, where nobody sees the bar."""
+    policy = Raising(KeyError("x"))
+    policy.reset = lambda episode: None  # type: ignore[attr-defined]
+    said: list[str] = []
+    with waits.said(said.append):
+        [outcome] = await play_list(OneSession(), lambda session: policy, [("t", 0)])
+    assert outcome.attempts == 3 and len(said) == 1
+    assert "an episode of t was lost by the engine (Raising raised KeyError" in said[0] and "trying again" in said[0]
