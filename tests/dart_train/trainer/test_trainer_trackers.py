@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dart_train.config.run_config import RunConfig
+from dart_train.processes.learn import trainer_arguments
+from dart_train.run.run_directory import RunDirectory
+
 pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(400)]
 
 SCRIPT = """
@@ -93,3 +97,8 @@ def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     found = {name: value for row in json.loads(result.stdout.splitlines()[-1]) for name, value in row.items()}
     assert found["train/reward"] == 0.5 and found["train/version"] == 1.0 and found["train/grad_norm"] > 0
+
+
+def test_trackers_get_the_name_of_the_run(tmp_path):
+    config = RunConfig.model_validate({"name": "mine", "rollout": {"tasks": ["fake/two-steps"]}})
+    assert trainer_arguments(config, RunDirectory(tmp_path / "mine")).run_name == "mine"
