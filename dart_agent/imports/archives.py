@@ -17,6 +17,8 @@ from dart_agent.episodes.episode_files import RecordError
 
 RATIO, ALLOWANCE = 100, 64 << 20
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError, ValueError)
+_TWO_KINDS = (NotADirectoryError, IsADirectoryError, FileExistsError)
+"""A name that is a file, and a directory as well."""
 
 
 def is_archive(path: Path) -> bool:
@@ -39,10 +41,24 @@ def unpack(path: Path, into: Path) -> None:
         else:
             with tarfile.open(path) as tar:
                 _check(path, ((one.name, one.size, one.isreg() or one.isdir()) for one in tar), most)
-                tar.extractall(into, filter="data")
-    except _DAMAGED as error:
+                _write(tar, into)
+    except (*_DAMAGED, *_TWO_KINDS) as error:
         shutil.rmtree(into, ignore_errors=True)
         raise RecordError(f"cannot unpack {path}: {error}") from error
+
+
+def _write(tar: tarfile.TarFile, into: Path) -> None:
+    """Write the files of an archive as files of ours: before Python 3.11.4 (Debian 12) `extractall` has no filter."""
+    for member in tar:
+        target = into / member.name
+        if member.isdir():
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        source = tar.extractfile(member)
+        assert source is not None  # it is a file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source, target.open("wb") as file:
+            shutil.copyfileobj(source, file)
 
 
 def _plain(member: zipfile.ZipInfo) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import Field
 
@@ -95,5 +95,5 @@ def read_output(output: str) -> Judgement:
     return Judgement(float(value) if _number(value) else None, each, str(told.get("said", ""))[:2000])
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9  # NaN is not

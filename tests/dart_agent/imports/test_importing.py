@@ -301,6 +301,12 @@ def test_archives(tmp_path, suffix):
     assert not list(tmp_path.rglob("outside.txt")) and not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_an_archive_whose_file_is_a_directory_too_is_refused(tmp_path, suffix):
+    with pytest.raises(RecordError, match="cannot unpack"):
+        import_episodes(archive(tmp_path / f"bad{suffix}", {"a": b"x", "a/b": b"y"}), tmp_path / "out")
+
+
 def test_an_archive_with_a_link_or_of_zeros_is_refused(tmp_path):
     with tarfile.open(tmp_path / "link.tar", "w") as tar:
         link = tarfile.TarInfo("images")
