@@ -197,7 +197,7 @@ def desktop() -> Diagram:
     )
 
 
-def modules() -> Diagram:
+def processes() -> Diagram:
     """What the four modules of a run do at the same time."""
     left = 150
     drawn: list[Box | Arrow | Label] = [
@@ -354,7 +354,7 @@ def staleness() -> Diagram:
 DIAGRAMS = {
     "environment": environment,
     "desktop": desktop,
-    "modules": modules,
+    "processes": processes,
     "group": group,
     "staleness": staleness,
 }

@@ -20,7 +20,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _NAME = (
@@ -162,13 +162,16 @@ def _text_in(value: Any, depth: int = 0) -> str:
         return value
     if depth > 3:
         return ""
-    return "".join(
-        next((text for name in _TEXTS if (text := _text_in(part.get(name), depth + 1))), "") for part in _parts(value)
-    )
+    said = [[_text_in(part.get(name), depth + 1) for name in _TEXTS] for part in _parts(value)]
+    return "".join(next(filter(None, texts), "") for texts in said)
 
 
 def _parts(value: Any) -> list[Mapping[str, Any]]:
-    listed = [value] if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    listed: Sequence[Any] = ()
+    if isinstance(value, Mapping):
+        listed = [value]
+    elif isinstance(value, (list, tuple)):
+        listed = value
     return [part for part in listed[:256] if isinstance(part, Mapping)]
 
 

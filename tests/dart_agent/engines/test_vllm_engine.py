@@ -461,7 +461,7 @@ async def test_a_failed_update_that_ends_the_server(stub, engine):
     stub.loads, stub.mortal = set(), True
     with pytest.raises(EngineError, match="no weights in /gone.*ends itself"):
         await engine.update_weights("/gone", 4)
-    with pytest.raises(EngineError, match="is it running"):
+    with pytest.raises(EngineError, match="is it running|did the server end"):  # at once, or while it still answered
         await engine.info()
 
 

@@ -122,7 +122,8 @@ async def test_a_model_as_grounder(tokens, vision):
     class Answers:
         async def generate(self, prompt, sampling):
             self.prompt, self.sampling = prompt, sampling
-            return Generation("(42,56)", (1,), (0.0,), (1, 1), "stop")
+            ids = tuple(tokens.encode("(42,56)"))
+            return Generation("(42,56)", ids, (0.0,) * len(ids), (1, 1), "stop")
 
     engine = Answers()
     grounder = EngineGrounder(engine, tokens=tokens, vision=vision)

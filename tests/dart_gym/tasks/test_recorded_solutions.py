@@ -78,7 +78,7 @@ def test_a_solution_that_is_none_is_one_line(tmp_path, solutions, words):
     folder = suite(tmp_path / "mine", **solutions)
     with pytest.raises(TaskError, match=words):
         read_suite(folder)
-    for command in (["certify", folder], ["tasks", "coverage", folder]):
+    for command in (["certify", folder], ["tasks", "check", folder, "--solved"]):
         done = run(*command)
         assert done.exit_code and words in done.stderr and len(done.stderr.splitlines()) == 1, done.output
 
@@ -109,16 +109,16 @@ def test_the_command_writes_its_table_between_two_marks(tmp_path):
     (more / "more.json").write_text(json.dumps(raw))
     page = tmp_path / "page.md"
     page.write_text("# Page\n")
-    done = run("tasks", "coverage", folder, "--write", page)
+    done = run("tasks", "check", folder, "--solved", "--write", page)
     assert done.exit_code and "lacks the lines" in done.stderr and page.read_text() == "# Page\n"
     page.write_text(f"# Page\n\n{BEGIN}\nold\n{END}\n\nThe rest.\n")
-    done = run("tasks", "coverage", folder, "--pairs", more, "--write", page)
+    done = run("tasks", "check", folder, "--solved", "--pairs", more, "--write", page)
     assert done.exit_code == 0, done.output
     text = page.read_text()
     assert "old" not in text and text.endswith(f"{END}\n\nThe rest.\n") and done.stdout.strip() in text
     assert "| metric | `exact_match` | 1 | osworld/make-not |" in text
     assert "| metric | `compare_csv` | 1 | osworld/more |" in text
-    assert run("tasks", "coverage", folder, "--pairs", "nosuch").exit_code
+    assert run("tasks", "check", folder, "--solved", "--pairs", "nosuch").exit_code
 
 
 @pytest.mark.desktop

@@ -240,7 +240,7 @@ def test_a_configuration_alone_still_means_the_process(arguments, monkeypatch, c
     served = []
     monkeypatch.setattr(
         "dart_train.data.maintenance.data_service.run_data_service",
-        lambda service, interval_s: served.append(service._data.run_id),
+        lambda service: served.append(service._data.run_id),
     )
     _invoke(*[config[0] if word == "CONFIG" else word for word in arguments], *config[1:])
     assert served == ["x" if "x" in arguments else "tiny"]

@@ -43,7 +43,8 @@ def test_the_trainer_starts_after_the_engines_that_share_its_gpu(shared, tmp_pat
     pipeline._cluster_url, pipeline._start_cluster = "ws://x", lambda: None
     pipeline._start = lambda name, *arguments, **options: order.append(name)
     pipeline._until_finished = lambda phase, *names: None
-    pipeline.supervisor = SimpleNamespace(modules={"rollout": SimpleNamespace(finished=False)}, stop=lambda name: None)
+    rollout = SimpleNamespace(finished=False)
+    pipeline.supervisor = SimpleNamespace(processes={"rollout": rollout}, stop=lambda name: None)
     ticks = iter(range(3))
 
     def tick() -> None:

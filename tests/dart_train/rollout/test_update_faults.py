@@ -48,10 +48,13 @@ class Replica(SimpleNamespace):
     async def path_of(self, weights):
         return weights.path
 
-    async def look(self, timeout):
+    async def told(self):
         if self.silent or self.engine is None:
             raise EngineError("no answer")
-        info = await self.engine.info()
+        return await self.engine.info()
+
+    async def look(self, timeout):
+        info = await self.told()
         self.version = info.version
         return info
 
