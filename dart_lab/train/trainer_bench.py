@@ -38,7 +38,7 @@ from dart_train.trainer.attention.kernels import at_hand
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
-from dart_train.trainer.batches.optimizer_batch import BatchSettings
+from dart_train.trainer.batches.members import BatchSettings
 from dart_train.trainer.image_features import ImageFeatures, features_pay
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import Setting

@@ -45,7 +45,7 @@ from dart_train.trainer.attention.kernels import check_kernel, choose_backends
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
-from dart_train.trainer.batches.optimizer_batch import BatchSettings
+from dart_train.trainer.batches.members import BatchSettings
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize

@@ -26,8 +26,8 @@ from dart_train.core.train_errors import DartTrainError, OutOfMemory, TrainingEr
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
+from dart_train.trainer.batches.members import BatchSettings
 from dart_train.trainer.batches.optimizer_batch import (
-    BatchSettings,
     MiniBatch,
     OptimizerBatch,
     build_batch,

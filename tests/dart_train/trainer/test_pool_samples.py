@@ -14,7 +14,8 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.data import Group, image_hash
 from dart_train.data.maintenance.pool_import import strip_hint
 from dart_train.trainer import losses
-from dart_train.trainer.batches.optimizer_batch import BatchSettings, build_batch
+from dart_train.trainer.batches.members import BatchSettings
+from dart_train.trainer.batches.optimizer_batch import build_batch
 
 pytestmark = pytest.mark.train
 PLAIN = "Click on the tab Red"

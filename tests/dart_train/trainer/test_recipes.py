@@ -16,7 +16,8 @@ from dart_train.core.train_errors import TrainingError
 from dart_train.data.manager.leasing import Group
 from dart_train.trainer import losses
 from dart_train.trainer.bad_steps import BadSteps
-from dart_train.trainer.batches.optimizer_batch import BatchSettings, build_batch
+from dart_train.trainer.batches.members import BatchSettings
+from dart_train.trainer.batches.optimizer_batch import build_batch
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer
 from dart_train.trainer.losses.advantages import GroupRewards, TrajectoryAdvantage, shortest_path_rewards
 from dart_train.trainer.losses.equal_screens import EqualScreensAdvantage, anchor, pointer_after, step_advantages
