@@ -110,7 +110,7 @@ async def test_a_policy_plays_on_it(hosted, engine, plain):
 
 
 async def test_training_is_refused(hosted, engine, plain):
-    with pytest.raises(RequestRefused, match="evaluated but not trained on"):
+    with pytest.raises(RequestRefused, match="evaluated, but neither trained on"):
         await engine.generate(prompt_of(plain), Sampling(training=True))
     assert not hosted.requests, "nothing was paid for"
     with pytest.raises(RequestRefused, match="cannot be updated"):

@@ -262,7 +262,7 @@ def test_tiny_command_and_a_model_that_plays(tmp_path):
 def test_a_runs_configuration_says_how_its_model_is_asked(tmp_path, monkeypatch):
     seen = []
 
-    def opened(options):
+    def opened(options, timeout):
         seen.append(options)
         raise ConfigurationError("enough")
 

@@ -50,7 +50,7 @@ def test_nobody_is_preferred_who_has_more_to_do(loads):
     servers = [record(f"h{i}", load) for i, load in enumerate(loads)]
     order = preference(servers, 0.0)
     assert sorted(order, key=id) == sorted(servers, key=id)
-    demands = [(load.booted + load.waiting + 1) / load.desktops for load in (one.load for one in order)]
+    demands = [(load.lent + load.waiting + 1) / load.desktops for load in (one.load for one in order)]
     assert demands == sorted(demands)
 
 

@@ -23,14 +23,14 @@ runner = CliRunner()
 
 
 def test_tasks_lists_a_suite():
-    result = runner.invoke(app, ["tasks", "--suite", "fake"])
+    result = runner.invoke(app, ["tasks", "list", "fake"])
     assert result.exit_code == 0 and result.output.split() == ["fake/click-button", "fake/two-steps"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["tasks", "--suite", "fak"], "did you mean 'fake'"),
+        (["tasks", "list", "fak"], "did you mean 'fake'"),
         (["serve", "--listen", "ws://0.0.0.0:1"], "--token-env"),
         (["serve", "--listen", "http://x"], "ws+unix:///"),
         (["serve", "--token-env", "DART_GYM_NO_SUCH"], "DART_GYM_NO_SUCH"),

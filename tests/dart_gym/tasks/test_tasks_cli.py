@@ -29,8 +29,8 @@ def run(*arguments: str):
 
 
 def test_tasks_of_a_suite_or_a_directory_are_listed():
-    assert run().output.split() == run("list").output.split()
-    assert run("list", "fake").output.split() == run("--suite", "fake").output.split()
+    assert run("list", "fake").output.split() == ["fake/click-button", "fake/two-steps"]
+    assert "fake/two-steps" in run("list").output.split()
     lines = run("list", str(BUNDLED)).output.splitlines()
     assert len(lines) == 54
     assert any(line.startswith("os/c288e301-e626-4b98-a1ab-159dcb162af5\tPlease set the default") for line in lines)
