@@ -64,8 +64,9 @@ from dart_train.trainer.step_statistics import merge_metrics
 from dart_train.trainer.update_size import UpdateSize
 from dart_train.trainer.weights import sharding
 from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
+from dart_train.trainer.weights.background_write import beside
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
-from dart_train.trainer.weights.publisher import Publisher, beside
+from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.shared_states import SharedStates
 from dart_train.trainer.weights.state_writer import StateWriter

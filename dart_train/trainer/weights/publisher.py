@@ -11,8 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -21,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from dart_train.data.groups import checkpoint_rows
 from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.background_write import BackgroundWrite, at_once, beside
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 from dart_train.trainer.weights.snapshot import snapshot
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
 
-
-_log = logging.getLogger(__name__)
 
 _OWN = ("training", "resumed")
 """Sources of the versions that the trainer may delete; others are the warm start's."""
@@ -69,7 +66,7 @@ class Publisher:
         self._ranks = ranks
         self._save = save
         self._take = take
-        self._writing: Future[None] | None = None
+        self._writing = BackgroundWrite("version")
         self.version = 0
         self.unpublished = 0
         self.served = -1
@@ -140,19 +137,15 @@ class Publisher:
     @property
     def writing(self) -> Future[None] | None:
         """The version that is being written, or was written last; None where there is none, and on other ranks."""
-        return self._writing
+        return self._writing.future
 
     def settle(self) -> None:
         """Wait until what was published is on the disk. Raises what its writing raised."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        self._writing.settle()
 
     def close(self) -> None:
         """Let what is being written be written, when training ends in an error of its own."""
-        if self._writing is not None and (error := self._writing.exception()) is not None:
-            _log.error("the last version was not written: %s", error)
-        self._writing = None
+        self._writing.close()
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
         """Write the weights as the next version, tell the data manager, delete what nobody needs any more."""
@@ -167,7 +160,7 @@ class Publisher:
             self._data.write(checkpoint_rows.announce, version, self._data.place(path), source)
             self._data.write(checkpoint_rows.begin, version)
             work = partial(self._write, taken, version, source, self.served, lease=lease, step=step)
-            self._writing = at_once(work) if self._take is None else beside(work)
+            self._writing.future = at_once(work) if self._take is None else beside(work)
             self.version, self.unpublished = version, 0
         self._tell()
         if self._take is None:
@@ -197,26 +190,3 @@ def _same(left: str | Path, right: str | Path) -> bool:
     if "://" in str(left):
         return str(left).rpartition("/")[2] == Path(right).name
     return Path(left).absolute() == Path(right).absolute()
-
-
-def beside(work: Callable[[], None]) -> Future[None]:
-    """Work in a thread of its own, which a process that ends waits for."""
-    done: Future[None] = Future()
-    threading.Thread(target=_settled, args=(work, done), name="writer").start()
-    return done
-
-
-def at_once(work: Callable[[], None]) -> Future[None]:
-    """Work now, as `beside` does in a thread."""
-    done: Future[None] = Future()
-    _settled(work, done)
-    return done
-
-
-def _settled(work: Callable[[], None], done: Future[None]) -> None:
-    try:
-        work()
-    except BaseException as error:  # the caller that asks for the result gets it
-        done.set_exception(error)
-    else:
-        done.set_result(None)

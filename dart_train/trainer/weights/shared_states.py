@@ -21,6 +21,7 @@ from dart_gym.utils.durable_files import rename
 from dart_train.core.train_errors import CheckpointError, DataError
 from dart_train.data.files import shared_directories
 from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.background_write import BackgroundWrite
 
 if TYPE_CHECKING:
     from dart_train.data.manager.run_data import RunData
@@ -42,7 +43,7 @@ class SharedStates:
 
     def __init__(self, data: RunData, beside: Callable[[Callable[[], None]], Future[None]]) -> None:
         self._data, self._beside = data, beside
-        self._putting: Future[None] | None = None
+        self._putting = BackgroundWrite("state's copy in the store")
 
     def fetch(self, output_dir: Path) -> None:
         """Bring the newest state here, if it is newer than those that are here."""
@@ -80,7 +81,7 @@ class SharedStates:
     def put(self, directory: Path) -> None:
         """Put a complete state into the store, beside what goes on."""
         self.settle()
-        self._putting = self._beside(lambda: self._put(directory))
+        self._putting.future = self._beside(lambda: self._put(directory))
 
     def _put(self, directory: Path) -> None:
         try:
@@ -95,6 +96,4 @@ class SharedStates:
 
     def settle(self) -> None:
         """Wait until what was put is there."""
-        putting, self._putting = self._putting, None
-        if putting is not None:
-            putting.result()
+        self._putting.settle()

@@ -11,20 +11,17 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.weights.publisher import at_once, beside
+from dart_train.trainer.weights.background_write import BackgroundWrite, at_once, beside
 
 if TYPE_CHECKING:
     from dart_train.trainer.weights.ranks import Ranks
 
 _T = TypeVar("_T")
-_log = logging.getLogger(__name__)
 
 
 class StateWriter:
@@ -43,7 +40,7 @@ class StateWriter:
 
             self._ranks = replace(ranks, group=dist.new_group(backend="gloo"))
         self._work: list[Callable[[], object]] = []
-        self._writing: Future[None] | None = None
+        self._writing = BackgroundWrite("state")
 
     @property
     def ranks(self) -> Ranks:
@@ -73,7 +70,7 @@ class StateWriter:
         work, self._work = self._work, []
         self.settle()
         run = beside if self._beside else at_once
-        self._writing = run(lambda: self._write(work, complete))
+        self._writing.future = run(lambda: self._write(work, complete))
         self.check()
 
     def _write(self, work: list[Callable[[], object]], complete: Callable[[], None]) -> None:
@@ -93,17 +90,12 @@ class StateWriter:
 
     def check(self) -> None:
         """Raise what the writing raised, if it has ended."""
-        if self._writing is not None and self._writing.done():
-            self.settle()
+        self._writing.check()
 
     def settle(self) -> None:
         """Wait until the state is on the disk. Raises what its writing raised."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        self._writing.settle()
 
     def close(self) -> None:
         """Let a state be written to its end, where training ends in an error of its own."""
-        if self._writing is not None and (error := self._writing.exception()) is not None:
-            _log.error("the last state was not written: %s", error)
-        self._writing = None
+        self._writing.close()

@@ -51,7 +51,7 @@ def test_what_a_thread_raises_the_training_raises(beside):
     writer.add(lambda: Path("/dev/full").write_text("x" * 100_000))
     with pytest.raises(OSError, match="No space left"):  # noqa: PT012  # by the second call at the latest
         writer.write(lambda: completed.append("state"))
-        wait_until(lambda: writer._writing is not None and writer._writing.done())
+        wait_until(lambda: (future := writer._writing.future) is not None and future.done())
         writer.check()
     writer.settle()  # raised once
     assert not completed
