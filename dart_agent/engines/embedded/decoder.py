@@ -89,7 +89,7 @@ class Decoder:
         past = max(places)  # columns of the cache before these tokens, filled from the right
         positions = F.pad(positions, (past, 0))
         ahead = positions[:, :, -1:] + torch.arange(1, room + 1, device=positions.device)
-        cos, sin = self._model.rotary_emb(embeds, torch.cat([positions, ahead], -1))
+        cos, sin = self._rotary(embeds, torch.cat([positions, ahead], -1))
         half = sin.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         shape = (batch, self._kv_heads, past + length + room, self._head_size)
@@ -112,6 +112,18 @@ class Decoder:
         # A pad sees itself only: a row of nothing but masked entries would be NaN.
         own = causal.triu(past)
         return state, self._run(embeds, state, (visible[..., : past + length] & causal) | own, deep, mask[..., None])
+
+    def _rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (B, T, rotated size) of positions (3, B, T).
+
+        Qwen2-VL and Qwen2.5-VL of older transformers (5.16 is one) give them for each of the three axes, and choose
+        the axis of each section of a head only in attention.
+        """
+        cos, sin = self._model.rotary_emb(embeds, positions)
+        if cos.dim() == 3:
+            return cos, sin
+        sections = [*self._model.config.rope_parameters["mrope_section"]] * 2
+        return _chosen_axes(cos, sections), _chosen_axes(sin, sections)
 
     def step(self, state: DecodeState, tokens: Tensor) -> Tensor:
         """Append one token (B,) to every row; returns the last hidden state (B, hidden) after the final norm."""
@@ -197,6 +209,11 @@ def rms_norm(module: Any, hidden: Tensor) -> Tensor:
     if hasattr(module, "variance_epsilon"):
         return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
     return F.rms_norm(hidden, (hidden.shape[-1],), 1.0 + module.weight, module.eps)
+
+
+def _chosen_axes(values: Tensor, sections: list[int]) -> Tensor:
+    """From (3, B, T, size) the values (B, T, size), whose sections are of the three axes in turn."""
+    return torch.cat([part[number % 3] for number, part in enumerate(values.split(sections, -1))], -1)
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
