@@ -323,9 +323,12 @@ async def test_an_engine_that_takes_requests_and_never_answers_is_late(echo, url
 
 
 async def test_a_server_that_says_nothing_is_late(tmp_path):
-    silent = await asyncio.start_unix_server(lambda reader, writer: reader.read(), tmp_path / "s")
+    kept = []  # a writer that nobody holds is closed from Python 3.13 on
+    silent = await asyncio.start_unix_server(lambda reader, writer: kept.append(writer), tmp_path / "s")
     remote = RemoteEngine(f"ws+unix://{tmp_path}/s", request_timeout_s=0.2)
     with pytest.raises(EngineTimeout, match="within 0.2 s"):
         await remote.info()
     await remote.close()
+    for writer in kept:
+        writer.close()
     silent.close()
