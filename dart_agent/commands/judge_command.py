@@ -13,7 +13,7 @@ from dart_agent.exports.episode_selection import select_episodes
 from dart_agent.judging.judge import make_judge
 from dart_agent.judging.measuring import Judged, calibration, compared, judge_recorded
 from dart_gym.commands.json_output import JsonOption, write_json
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.commands.section_options import key_values
 
 console = Console()
 
@@ -35,7 +35,7 @@ def judge_command(
 
     The file of --json is what `rewards.NAME.calibration` of a run asks for.
     """
-    options = read_options(option or ())
+    options = read_options(option or [])
     judge = make_judge(kind, options)
     found = [path for directory in directories for path in find_episodes(directory)]
     episodes, left_out = select_episodes(found, min_score=0.0, sources=source or (), tasks=task or ())
@@ -50,18 +50,16 @@ def judge_command(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def read_options(items: list[str] | tuple[str, ...]) -> dict[str, Any]:
+def read_options(items: list[str]) -> dict[str, Any]:
     """Parse `key=value` options; values are YAML. Raises `ConfigurationError`."""
-    options: dict[str, Any] = {}
-    for item in items:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise ConfigurationError(f"--option {item!r} is not of the form key=value")
-        try:
-            options[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            options[key] = text
-    return options
+    return {key: _yaml(text) for key, text in key_values(items, "--option").items()}
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def lines_of(kind: str, judged: list[Judged]) -> list[str]:

@@ -61,10 +61,7 @@ class EngineGrounder:
         self._engine = engine
         self._vision = vision
         self._relative = relative
-        sampling = sampling or Sampling(max_tokens=64, temperature=0.0)
-        stop, never = sampling.stop_ids or tokens.stop_ids, sampling.suppressed_ids or tokens.suppressed_ids
-        below = sampling.ids_below or tokens.highest_id + 1
-        self._sampling = dataclasses.replace(sampling, stop_ids=stop, suppressed_ids=never, ids_below=below)
+        self._sampling = (sampling or Sampling(max_tokens=64, temperature=0.0)).completed(tokens)
         self._tokens = tokens
 
     @classmethod

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import ConfigurationError, DartGymError
-from dart_gym.core.section import Section
+from dart_gym.core.section import options_of
 from dart_gym.utils.plugins import Registry, has
 
 
@@ -110,25 +110,16 @@ REWARDS: Registry[Callable[..., Judge]] = Registry(
 )
 
 
-def resolved_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a kind of judge, those that are left to their default included.
-
-    Raises:
-        ConfigurationError: there is no such judge, or an option is wrong.
-    """
-    section: type[Section] | None = getattr(REWARDS.get(kind), "Options", None)
-    return dict(options) if section is None else section.parse(options, "options").model_dump(mode="json")
-
-
 def make_judge(kind: str, options: Mapping[str, Any]) -> Judge:
     """Return a judge by its name and options. Raises `ConfigurationError`."""
     try:
-        return REWARDS.get(kind)(**resolved_options(kind, options))
+        judge = REWARDS.get(kind)
+        return judge(**options_of(judge, options))
     except TypeError as error:
         raise ConfigurationError(f"the judge {kind} does not take these options: {error}") from error
 
 
 def judge_digest(kind: str, options: Mapping[str, Any]) -> str:
     """Return what tells a judge from one of other options: 16 hex digits."""
-    text = json.dumps([kind, resolved_options(kind, options)], sort_keys=True)
+    text = json.dumps([kind, options_of(REWARDS.get(kind), options)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

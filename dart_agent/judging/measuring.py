@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.judging.agreement import Agreement, agreement
 from dart_agent.judging.judge import Judge, Judgement, Screens, judge_digest
 
@@ -65,7 +66,7 @@ async def _judged(judge: Judge, path: Path) -> Judged:
     episode = await asyncio.to_thread(read_episode, path)
     error = ""
     try:
-        said = (await judge.judge(episode, screens_of(path))).checked(len(episode.steps))
+        said = (await judge.judge(episode, screens_of(path, episode))).checked(len(episode.steps))
     except RecordError:
         raise
     except Exception as failure:  # of somebody's judge: no judgement, and said so
@@ -73,11 +74,10 @@ async def _judged(judge: Judge, path: Path) -> Judged:
     return Judged(path.name, episode.task_id, float(episode.score or 0.0), said.value, said.said, error)
 
 
-def screens_of(path: Path) -> Screens:
-    """Return the screenshots of a recorded episode, as far as they were kept."""
-    steps = read_episode(path).steps
-    names = [step.screenshot or (step.image_hashes[-1] if step.image_hashes else "") for step in steps]
-    names += [step.screenshot_after for step in steps[-1:]]
+def screens_of(path: Path, episode: Trajectory) -> Screens:
+    """Return the screenshots of an episode that is recorded at `path`, as far as they were kept."""
+    names = [step.screenshot or (step.image_hashes[-1] if step.image_hashes else "") for step in episode.steps]
+    names += [step.screenshot_after for step in episode.steps[-1:]]
     return Screens([partial(_load, path, name) for name in names if name])
 
 

@@ -89,13 +89,7 @@ class ModelJudge:
         if self._engine is None:
             raise JudgeError("the judge was not started")
         prompt = judge_prompt(episode, screens, self._rubric, self._options.screens, self._tokens, self._vision)
-        sampling = Sampling(
-            self._options.max_tokens,
-            temperature=0.0,
-            stop_ids=self._tokens.stop_ids,
-            suppressed_ids=self._tokens.suppressed_ids,
-            ids_below=self._tokens.highest_id + 1,
-        )
+        sampling = Sampling(self._options.max_tokens, temperature=0.0).completed(self._tokens)
         try:
             answer = await self._engine.generate(prompt, sampling)
         except EngineError as error:

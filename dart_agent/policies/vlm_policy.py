@@ -53,13 +53,7 @@ class VLMPolicy:
         self._engine = engine
         self._vision = vision
         self._format = action_format
-        sampling = sampling or Sampling()
-        self._sampling = dataclasses.replace(
-            sampling,
-            stop_ids=sampling.stop_ids or tokens.stop_ids,
-            suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
-            ids_below=sampling.ids_below or tokens.highest_id + 1,
-        )
+        self._sampling = (sampling or Sampling()).completed(tokens)
         if conversation is None:
             conversation = ConversationConfig(style=style_for(action_format))
         self._conversation = Conversation(tokens, vision, conversation, action_format)

@@ -31,7 +31,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.presets import get_preset
 from dart_agent.presets.preset import Layout
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, as_mistake
 
 
 class ConversationConfig(Section):
@@ -80,10 +80,8 @@ class ConversationConfig(Section):
         """Return what a preset sets, where nothing else is said."""
         if not isinstance(values, dict) or not values.get("preset"):
             return values
-        try:
+        with as_mistake():
             settings = get_preset(str(values["preset"])).settings()
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
         return {name: value for name, value in settings.items() if name in cls.model_fields} | values
 
     @model_validator(mode="after")

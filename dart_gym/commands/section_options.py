@@ -42,7 +42,7 @@ def takes(
             for name in fields.keys() & given.keys():
                 value = given.pop(name)
                 if value is not None:
-                    values[name] = _pairs(value, name) if _is_mapping(fields[name]) else value
+                    values[name] = key_values(value, name) if _is_mapping(fields[name]) else value
             command(section.parse(values), **given)
 
         _, *rest = inspect.signature(command, eval_str=True).parameters.values()
@@ -77,8 +77,8 @@ def _is_mapping(field: FieldInfo) -> bool:
     return get_origin(field.annotation) is dict
 
 
-def _pairs(items: list[str], name: str) -> dict[str, str]:
-    """Return what KEY=VALUE items mean."""
+def key_values(items: list[str], name: str) -> dict[str, str]:
+    """Return what KEY=VALUE items mean, in messages those of the option `name`. Raises `ConfigurationError`."""
     pairs: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")

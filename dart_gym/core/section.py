@@ -5,6 +5,7 @@ from the same place. A wrong key or value is one line that names the key, what i
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +34,27 @@ class Section(BaseModel):
         except ValidationError as error:
             prefix = f"{where}." if where else ""
             raise ConfigurationError("; ".join(prefix + line for line in mistakes(error, cls))) from None
+
+
+def options_of(plug_in: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a plug-in, those that are left to their default included.
+
+    Only the section `Options` of a plug-in knows them; without one they stay as they are.
+
+    Raises:
+        ConfigurationError: if an option is wrong.
+    """
+    section: type[Section] | None = getattr(plug_in, "Options", None)
+    return dict(options) if section is None else section.parse(options, "options").model_dump(mode="json")
+
+
+@contextmanager
+def as_mistake() -> Iterator[None]:
+    """Let a validator of pydantic refuse a value that a `ConfigurationError` refuses: it has to raise `ValueError`."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
 
 
 def constant(value: Any, description: str, **limits: Any) -> Any:

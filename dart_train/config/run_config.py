@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
-from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
-from dart_gym.core.section import Section, mistakes
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section, as_mistake, mistakes
 from dart_train.config.added_phases import added_phases
 from dart_train.config.removed_keys import removed
 from dart_train.config.resources_config import ResourcesConfig
@@ -61,10 +61,8 @@ class ModelConfig(Section):
         if tiny:
             from dart_agent.models.tiny_model import config_from_values  # needs the tokenizers' library
 
-            try:
+            with as_mistake():
                 config_from_values(tiny)
-            except ConfigurationError as error:
-                raise ValueError(str(error)) from error
         return tiny
 
 
@@ -232,10 +230,8 @@ class ControlConfig(Section):
     @field_validator("phases")
     @classmethod
     def _phases_can_be_used(cls, named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        try:
+        with as_mistake():
             added_phases(named)
-        except (PluginError, UnknownNameError, ConfigurationError) as error:
-            raise ValueError(str(error)) from error
         return named
 
 

@@ -32,13 +32,8 @@ def student_of(
     """Return a run's policy as its teacher knows it."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     least, most = narrowed(vision, config.agent.min_pixels, config.agent.max_pixels)
-    sampling = Sampling(
-        max_tokens=config.rollout.sampling.max_tokens,
-        temperature=config.rollout.sampling.temperature,
-        stop_ids=tokens.stop_ids,
-        suppressed_ids=tokens.suppressed_ids,
-        ids_below=tokens.highest_id + 1,
-    )
+    chosen = config.rollout.sampling
+    sampling = Sampling(max_tokens=chosen.max_tokens, temperature=chosen.temperature).completed(tokens)
     return Student(
         str(model_dir),
         tokens,

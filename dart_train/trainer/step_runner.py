@@ -14,7 +14,7 @@ Invariants:
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -381,8 +381,7 @@ class StepRunner:
             ("teacher/loss", micro.targets, coef, part.normalizer.taught_tokens),
         ):
             if bool(weights.any()):
-                normalizer = replace(part.normalizer, supervised_tokens=tokens)
-                nll = losses.nll_loss(logprobs, micro.mask, weights, normalizer)
+                nll = losses.nll_loss(logprobs, micro.mask, weights, tokens=tokens, ranks=part.normalizer.ranks)
                 work.statistics.add_nll(name, nll.detach() / self._ranks.count)
                 loss = loss + weight * nll
         return loss

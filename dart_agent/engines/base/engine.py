@@ -8,11 +8,16 @@ Invariants:
     - Sampling that biases log-probabilities is refused for training: there is no top_p, top_k or penalty here.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dart_agent.models.model_tokens import ModelTokens
 
 
 class EngineError(Exception):
@@ -85,6 +90,15 @@ class Sampling:
     def length(self) -> int:
         """Most tokens of the response."""
         return len(self.given_ids) or self.max_tokens
+
+    def completed(self, tokens: ModelTokens) -> Sampling:
+        """Return these settings with the stop, suppressed and highest ids of a model, where they name none."""
+        return replace(
+            self,
+            stop_ids=self.stop_ids or tokens.stop_ids,
+            suppressed_ids=self.suppressed_ids or tokens.suppressed_ids,
+            ids_below=self.ids_below or tokens.highest_id + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import Literal, Protocol
 from pydantic import Field, field_validator
 
 from dart_agent.episodes.trajectory import Trajectory
-from dart_gym.core.errors import DartGymError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, as_mistake
 from dart_gym.utils.plugins import Registry, called_with, has
 
 
@@ -84,10 +83,8 @@ class ForkConfig(Section):
     @field_validator("rule")
     @classmethod
     def _rule_can_be_used(cls, name: str) -> str:
-        try:
+        with as_mistake():
             FORK_RULES.get(name)
-        except DartGymError as error:
-            raise ValueError(str(error)) from None
         return name
 
 

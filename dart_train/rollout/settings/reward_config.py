@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dart_agent.judging.judge import REWARDS, judge_digest, resolved_options
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section
+from dart_agent.judging.judge import REWARDS, judge_digest
+from dart_gym.core.section import Section, as_mistake, options_of
 
 
 class RewardConfig(Section):
@@ -41,10 +40,8 @@ class RewardConfig(Section):
     @field_validator("kind")
     @classmethod
     def _can_be_used(cls, kind: str) -> str:
-        try:
+        with as_mistake():
             REWARDS.get(kind)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
         return kind
 
     @field_validator("options")
@@ -52,10 +49,8 @@ class RewardConfig(Section):
     def _resolve(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if "kind" not in info.data:
             return options
-        try:
-            return resolved_options(info.data["kind"], options)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
+        with as_mistake():
+            return options_of(REWARDS.get(info.data["kind"]), options)
 
 
 def judge_warnings(rewards: Mapping[str, RewardConfig]) -> list[str]:

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dart_agent.engines.base.engine_kind import EngineKind, Transfer
 from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
-from dart_gym.core.errors import ConfigurationError, PluginError, UnknownNameError
-from dart_gym.core.section import Section, constant
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section, as_mistake, constant
 from dart_gym.utils.plugins import Registry, has
 from dart_train.core.tolerances import HALF
 
@@ -132,10 +132,8 @@ class EngineConfig(Section):
         """All options of the kind, those that are left to their default included."""
         if "kind" not in info.data:
             return options
-        try:
+        with as_mistake():
             return ENGINES.get(info.data["kind"]).parse(options, "options").model_dump(mode="json")
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
 
     def servers(self, places: EnginePlaces = EnginePlaces()) -> list[tuple[EngineKind, str]]:
         """The kind and the URL of each replica; the URL is "" where the replica is to be started."""
@@ -282,10 +280,8 @@ class RolloutConfig(Section):
     @classmethod
     def _mode_can_be_used(cls, name: str) -> str:
         if name not in SCHEDULERS.built_in:
-            try:
+            with as_mistake():
                 SCHEDULERS.get(name)
-            except (PluginError, UnknownNameError) as error:
-                raise ValueError(str(error)) from error
         return name
 
     @model_validator(mode="after")

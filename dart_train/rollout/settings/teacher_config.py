@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, as_mistake, options_of
 from dart_gym.utils.plugins import Registry, has
 
 TEACHERS: Registry[Any] = Registry(
@@ -49,11 +48,9 @@ class TeacherConfig(Section):
     @field_validator("kind")
     @classmethod
     def _can_be_used(cls, kind: str | None) -> str | None:
-        try:
-            if kind is not None:
+        if kind is not None:
+            with as_mistake():
                 TEACHERS.get(kind)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
         return kind
 
     @field_validator("options")
@@ -65,8 +62,5 @@ class TeacherConfig(Section):
             if options and "kind" in info.data:
                 raise ValueError("options are of a teacher, and teacher.kind names none: set it, or leave them out")
             return options
-        section: type[Section] | None = getattr(TEACHERS.get(kind), "Options", None)
-        try:
-            return options if section is None else section.parse(options, "options").model_dump(mode="json")
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
+        with as_mistake():
+            return options_of(TEACHERS.get(kind), options)

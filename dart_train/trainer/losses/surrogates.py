@@ -94,22 +94,23 @@ def constant_mean(losses: Tensor, mask: Tensor, normalizer: Normalizer) -> Tenso
     return total / max(normalizer.samples * normalizer.max_tokens, 1)
 
 
-def nll_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, normalizer: Normalizer) -> Tensor:
-    """Share of a micro-batch in the cross-entropy on the demonstrations of its batch.
+def nll_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, *, tokens: int, ranks: int) -> Tensor:
+    """Share of a micro-batch in the cross-entropy on the demonstrations of its batch, or on a teacher's answers.
 
-    L = -sum_i w_i sum_t log pi(y_it) / supervised_tokens, in nats per token
+    L = -sum_i w_i sum_t log pi(y_it) / tokens, in nats per token
 
     Args:
         logprobs: (S, T) with gradient.
         mask: (S, T) True on response tokens.
-        weights: (S,), 0 for samples that are no demonstrations.
-        normalizer: of the whole optimizer batch.
+        weights: (S,), 0 for samples that are none of these.
+        tokens: of these samples in the whole optimizer batch.
+        ranks: that the batch is divided among.
 
     Returns:
         scalar.
     """
     losses = (-logprobs * weights[:, None]).masked_fill(~(mask & (weights != 0)[:, None]), 0.0)
-    return losses.sum() * normalizer.ranks / max(normalizer.supervised_tokens, 1)
+    return losses.sum() * ranks / max(tokens, 1)
 
 
 # --- surrogates ---------------------------------------------------------------------------------------------------
