@@ -102,7 +102,7 @@ def nll_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, *, tokens: int, ra
     Args:
         logprobs: (S, T) with gradient.
         mask: (S, T) True on response tokens.
-        weights: (S,), 0 for samples that are none of these.
+        weights: (S,), 0 for all other samples.
         tokens: of these samples in the whole optimizer batch.
         ranks: that the batch is divided among.
 
