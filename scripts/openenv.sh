@@ -15,4 +15,4 @@ if [ ! -e "$stamp" ]; then
   for package in openenv openenv_port; do run_pip "$VENV" --no-deps --no-build-isolation -e "integrations/$package"; done
   touch "$stamp"
 fi
-REPORTS=build/openenv "$VENV/bin/python" scripts/run_tests.py -m openenv tests/dart_gym/cluster/test_openenv_{client,environment}.py "$@"
+REPORTS=build/openenv "$VENV/bin/python" scripts/run_tests.py -m openenv tests/dart_gym/cluster/server/test_openenv_{client,environment}.py "$@"

@@ -21,7 +21,7 @@ from dart_gym.core.errors import UnknownNameError
 from dart_gym.desktops.factory import DESKTOPS
 from dart_gym.providers.provider_registry import PROVIDERS
 from dart_gym.tasks.catalog.registry import SUITES
-from dart_gym.utils.plugins import _INTEGRATIONS, Registry
+from dart_gym.utils.plugins import INTEGRATIONS, Registry
 from dart_train.config.added_phases import ADDED_PHASES
 from dart_train.data.curation.drop_rules import RULES
 from dart_train.data.curation.fork_settings import FORK_RULES
@@ -96,4 +96,4 @@ def test_the_table_of_the_integrations_is_what_their_projects_say():
         for group, points in tomllib.loads(path.read_text())["project"].get("entry-points", {}).items():
             if group.startswith("dart_gui."):
                 found.setdefault(group, {}).update(dict.fromkeys(points, path.parent.name))
-    assert found == _INTEGRATIONS
+    assert found == INTEGRATIONS

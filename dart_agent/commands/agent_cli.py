@@ -124,7 +124,7 @@ def run(
                     max_steps=max_steps,
                     pacing=pacing,
                     turn_limit_s=timeout,
-                    recorder=_Printed(writer or OutcomeOnly()),
+                    recorder=PrintedSteps(writer or OutcomeOnly()),
                 )
                 return writer.finish(episode) if writer is not None else episode
 
@@ -253,16 +253,18 @@ def _noted(reasons: Counter[str], then: Callable[[Trajectory], None]) -> Callabl
     return told
 
 
-class _Printed:
+class PrintedSteps:
     """A recorder that prints every step, and hands it on to another."""
 
     def __init__(self, recorder: EpisodeRecorder) -> None:
         self._recorder = recorder
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
+        """Pass the start of the episode on."""
         return self._recorder.begin(trajectory)
 
     def step(self, step: Step) -> Step | None:
+        """Print the thought and the errors of a step, then pass it on."""
         if step.thought:
             console.print(f"thought: {printable(step.thought)}", style="dim", markup=False, highlight=False)
         for action in step.actions:

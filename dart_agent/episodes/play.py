@@ -130,7 +130,7 @@ async def play(
     while result.terminal is None:
         on_phase("generate")
         observation, started = result.observation, time.perf_counter()
-        decision = await _decide(policy, observation, turn_limit_s)
+        decision = await decide(policy, observation, turn_limit_s)
         own = timings.add_decision(time.perf_counter() - started, decision)
         error = decision.error
         usage.update(decision.usage)  # dollars are no whole number
@@ -216,7 +216,7 @@ def _judged(trajectory: Trajectory, terminal: TerminalState, evaluation: Evaluat
     )
 
 
-async def _decide(policy: Policy, observation: Observation, limit_s: float | None) -> Decision:
+async def decide(policy: Policy, observation: Observation, limit_s: float | None) -> Decision:
     """Ask the policy, for as long as it may think."""
     limit = asyncio.timeout(limit_s)
     try:

@@ -42,7 +42,7 @@ class HumanPolicy:
         self.url = url
         self._inner = inner
         self._person = inner is None
-        self._turn = 0
+        self.turn = 0
         self._observation: Observation | None = None
         self._instruction = ""
         self._answer: asyncio.Future[tuple[Action, ...]] | None = None
@@ -57,7 +57,7 @@ class HumanPolicy:
     async def act(self, observation: Observation) -> Decision:
         """Show what is to be seen, and wait for the person, or ask the policy."""
         async with self._changed:
-            self._turn, self._observation = self._turn + 1, observation
+            self.turn, self._observation = self.turn + 1, observation
             self._answer = asyncio.get_running_loop().create_future() if self._person else None
             self._changed.notify_all()
         try:
@@ -71,15 +71,16 @@ class HumanPolicy:
         return await self._inner.act(observation)
 
     @property
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
+        """Whether a person has been asked and has not answered yet."""
         return self._answer is not None and not self._answer.done()
 
     async def state(self, turn: int, waiting: bool = False, drives: str = "person") -> dict[str, object]:
         """The newest turn, whether it waits, and who decides, once that is not what is known, or after `POLL_S` s."""
 
         def news() -> bool:
-            now = (self._turn, self._waits, "person" if self._person else "policy")
-            return now != (turn, waiting, drives) and (self._waits or self._inner is not None)
+            now = (self.turn, self.waits, "person" if self._person else "policy")
+            return now != (turn, waiting, drives) and (self.waits or self._inner is not None)
 
         async with self._changed:
             with contextlib.suppress(TimeoutError):
@@ -88,8 +89,8 @@ class HumanPolicy:
             seen = self._observation
             height, width = seen.screenshot.shape[:2] if seen else (0, 0)
             return {
-                "turn": self._turn,
-                "waiting": self._waits,
+                "turn": self.turn,
+                "waiting": self.waits,
                 "drives": "person" if self._person else "policy",
                 "shared": self._inner is not None,
                 "instruction": self._instruction,
@@ -100,11 +101,11 @@ class HumanPolicy:
 
     def frame(self, turn: int) -> NDArray[np.uint8] | None:
         """Return what is to be seen in a turn; None if it is not the newest."""
-        return self._observation.screenshot if self._observation and turn == self._turn else None
+        return self._observation.screenshot if self._observation and turn == self.turn else None
 
     def answer(self, turn: int, actions: tuple[Action, ...]) -> bool:
         """Take the answer of a turn; False if that turn does not wait for one."""
-        if self._answer is None or self._answer.done() or turn != self._turn:
+        if self._answer is None or self._answer.done() or turn != self.turn:
             return False
         self._answer.set_result(actions)
         return True
@@ -114,7 +115,7 @@ class HumanPolicy:
         async with self._changed:
             self._person = drives == "person"
             if not self._person:
-                self.answer(self._turn, ())
+                self.answer(self.turn, ())
             self._changed.notify_all()
 
 

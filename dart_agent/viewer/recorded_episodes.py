@@ -126,7 +126,7 @@ class RecordedEpisodes:
             unread = await asyncio.to_thread(self.look, MORE_S if since else FIRST_S)
             whole = since < self._removed
             new = [one for one in self._listed.values() if whole or one.version > since]
-            rows = [{"id": one.number, "source": one.source, **_row(one.episode)} for one in new]
+            rows = [{"id": one.number, "source": one.source, **episode_row(one.episode)} for one in new]
             return _json({"version": self._version, "whole": whole, "episodes": rows, "unread": unread})
 
     def _of_episode(self, handler: Callable[[web.Request, Path], Any]) -> Callable[[web.Request], Any]:
@@ -248,7 +248,7 @@ def _outcome(path: Path) -> Trajectory:
         return Trajectory(path.name.removesuffix(PARTIAL), 0, str(error), lost_by="record")
 
 
-def _row(episode: Trajectory) -> dict[str, Any]:
+def episode_row(episode: Trajectory) -> dict[str, Any]:
     """Return what the list says of an episode of any origin."""
     names = ("task_id", "seed", "instruction", "terminal", "lost_by", "num_actions")
     texts = {name: str(getattr(episode, name))[:SHOWN_WORDS] for name in names}

@@ -66,9 +66,9 @@ def write_first(
     """
     if kind not in kinds:
         raise ConfigurationError(f"there is no kind {kind!r} of first files; {suggest(kind, kinds)}")
-    texts = _texts(package, kind)
+    texts = package_texts(package, kind)
     if also := kinds[kind].also:
-        texts |= _texts(*also)
+        texts |= package_texts(*also)
     same = [name for name, text in schemas.items() if _holds(directory / name, text)]
     texts |= {name: text for name, text in schemas.items() if name not in same}
     _refuse_overwriting([directory / name for name in texts])
@@ -80,7 +80,7 @@ def write_first(
     return [*(f"wrote {_shown(directory / name)}" for name in texts), *_next_steps(kinds[kind], directory)]
 
 
-def _texts(package: str, kind: str) -> dict[str, str]:
+def package_texts(package: str, kind: str) -> dict[str, str]:
     """By relative path, what the files of a kind hold."""
     source = Path(str(files(package).joinpath("assets", "first", kind)))
     found = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc")

@@ -24,7 +24,7 @@ def in_checkout() -> bool:
 
 def page(name: str) -> str:
     """Return where a page of the documentation is, such as `page("guides/engines")`."""
-    return f"docs/{name}.md" if in_checkout() else f"{_address('Documentation')}/{name}.md"
+    return f"docs/{name}.md" if in_checkout() else f"{project_url('Documentation')}/{name}.md"
 
 
 def with_addresses(text: str) -> str:
@@ -42,12 +42,13 @@ def integration(folder: str) -> str:
     name = f"dart-gym-{folder.replace('_', '-')}"
     return step(
         f"pip install --no-deps ./integrations/{folder}",
-        f"pip install '{name} @ git+{_address('Repository')}#subdirectory=integrations/{folder}'",
+        f"pip install '{name} @ git+{project_url('Repository')}#subdirectory=integrations/{folder}'",
     )
 
 
 @functools.cache
-def _address(label: str) -> str:
+def project_url(label: str) -> str:
+    """Return one of the project's addresses, as the installed package's metadata name it."""
     try:
         urls = metadata("dart-gui").get_all("Project-URL") or []
     except PackageNotFoundError:  # a source tree on PYTHONPATH that nobody installed

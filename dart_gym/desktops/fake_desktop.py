@@ -59,7 +59,7 @@ class FakeDesktop:
         self.spec = spec
         self.clicked: list[str] = []
         self.typed = ""
-        self._buttons: tuple[Button, ...] = ()
+        self.buttons: tuple[Button, ...] = ()
         self._files: dict[str, bytes] = {}
         self._pointer = (0, 0)
         self._page: NDArray[np.uint8] | None = None
@@ -69,7 +69,7 @@ class FakeDesktop:
 
     def show(self, buttons: tuple[Button, ...], *, keep_pointer: bool = False) -> None:
         """Put up a page and forget what happened on the last one."""
-        self._buttons, self._page = buttons, None
+        self.buttons, self._page = buttons, None
         self._pointer = self._pointer if keep_pointer else (0, 0)
         self.clicked, self.typed = [], ""
 
@@ -87,7 +87,7 @@ class FakeDesktop:
     async def stop(self) -> None:
         """Forget everything."""
         self._alive = False
-        self._buttons = ()
+        self.buttons = ()
         self._page = None
         self._files = {}
 
@@ -103,7 +103,7 @@ class FakeDesktop:
     def _draw(self) -> NDArray[np.uint8]:
         image = Image.new("RGB", (self.spec.width, self.spec.height), _WHITE)
         draw = ImageDraw.Draw(image)
-        for button in self._buttons:
+        for button in self.buttons:
             corner = (button.x + button.width - 1, button.y + button.height - 1)
             width = 3 if (button.name or button.label) in self.clicked else 1
             draw.rectangle(((button.x, button.y), corner), button.color, outline=button.border, width=width)
@@ -139,7 +139,7 @@ class FakeDesktop:
             case Click(x=x, y=y):
                 if x is not None and y is not None:
                     self._point_to(x, y)
-                hit = [b.name or b.label for b in self._buttons if b.contains(*self._pointer)]
+                hit = [b.name or b.label for b in self.buttons if b.contains(*self._pointer)]
                 self.clicked += hit * action.count
             case Move(x=x, y=y):
                 self._point_to(x, y)
@@ -191,11 +191,11 @@ class FakeDesktop:
         self._check_alive()
         root = ElementTree.Element("desktop-frame")
         application = ElementTree.SubElement(root, "application", name="fake")
-        for button in self._buttons:
+        for button in self.buttons:
             place = {f"{{{_COMPONENT}}}screencoord": str((button.x, button.y))}
             size = {f"{{{_COMPONENT}}}size": str((button.width, button.height))}
             ElementTree.SubElement(application, "push-button", {"name": button.label, **place, **size})
-        return AccessibilityTree(ElementTree.tostring(root, "unicode"), complete=True, nodes=1 + len(self._buttons))
+        return AccessibilityTree(ElementTree.tostring(root, "unicode"), complete=True, nodes=1 + len(self.buttons))
 
     async def open_port(self, port: int) -> Path:
         """There are no ports."""

@@ -59,12 +59,12 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
 
     def __init__(self, task: str | None = None, **options: Unpack[EnvOptions]) -> None:
         EzPickle.__init__(self, task, **options)
-        self._settings = EnvSettings.make(task, options)
-        self.render_mode = self._settings.render_mode
-        (self._choice,) = self._settings.choices()
-        self.observation_space = self._settings.observation_space(self._choice)
-        self.action_space = self._settings.action_space(self._choice)
-        self._link = self._settings.link()
+        self.settings = EnvSettings.make(task, options)
+        self.render_mode = self.settings.render_mode
+        (self.choice,) = self.settings.choices()
+        self.observation_space = self.settings.observation_space(self.choice)
+        self.action_space = self.settings.action_space(self.choice)
+        self._link = self.settings.link()
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
         self._closed = False
@@ -89,10 +89,10 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         seed = None if seed is None else seed_of(seed)
         given = check_options(options, OPTIONS)
         super().reset(seed=seed)
-        pacing = pacing_named(given.pop("pacing", self._settings.pacing)).name
-        task = self._choice.choose(self.np_random, given)
+        pacing = pacing_named(given.pop("pacing", self.settings.pacing)).name
+        task = self.choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
-        request = self._settings.request(self._choice, task, episode_seed, pacing, self.time_limit_steps)
+        request = self.settings.request(self.choice, task, episode_seed, pacing, self.time_limit_steps)
         result = self._run(self._reset, request)
         return self._observe(result), make_info(result)
 
@@ -101,7 +101,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         for _ in range(RESET_ATTEMPTS):
             if self._session is None:
                 self._session = (await self._link.client()).session()
-            result = await self._session.reset(request, deadline_s=self._settings.deadline_s)
+            result = await self._session.reset(request, deadline_s=self.settings.deadline_s)
             if result.terminal is None:
                 return result
             detail = result.observation.action_error
@@ -118,8 +118,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         typed = as_action(action)
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")
-        result = self._run(self._session.step, typed, deadline_s=self._settings.deadline_s)
-        reward = reward_of(result, shaped=self._settings.shaped_reward)
+        result = self._run(self._session.step, typed, deadline_s=self.settings.deadline_s)
+        reward = reward_of(result, shaped=self.settings.shaped_reward)
         return self._observe(result), reward, *ending(result), make_info(result)
 
     def _run(self, operation: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
@@ -134,7 +134,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
     def _observe(self, result: StepResult) -> dict[str, Any]:
         if self.render_mode is not None:
             self._frame = result.observation.screenshot.copy()
-        return make_observation(result, accessibility=self._settings.accessibility)
+        return make_observation(result, accessibility=self.settings.accessibility)
 
     def oracle(self) -> Action:
         """The next action of a perfect user, where the suite knows one (for tests and demonstrations)."""

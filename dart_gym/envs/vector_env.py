@@ -92,20 +92,20 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             given = options.get("max_steps")
             options["max_steps"] = limit if given is None else min(integer("max_steps", given, 1), limit)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self._settings = settings = EnvSettings.make(task, options)
+        self.settings = settings = EnvSettings.make(task, options)
         if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url):
             needs = "autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
             raise ConfigurationError(f"prefetch={prefetch} needs {needs}")
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 2, "autoreset_mode": self.autoreset_mode}
         self.render_mode = settings.render_mode
-        self._choices = settings.choices(num_envs)
-        self._choice = self._choices[0]
-        self.single_observation_space = settings.observation_space(self._choice)
-        self.single_action_space = settings.action_space(self._choice)
+        self.choices = settings.choices(num_envs)
+        self.choice = self.choices[0]
+        self.single_observation_space = settings.observation_space(self.choice)
+        self.single_action_space = settings.action_space(self.choice)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         link = settings.link()
-        size = self._choice.height, self._choice.width
+        size = self.choice.height, self.choice.width
         self._dispatcher = Dispatcher(link, num_envs, size, settings.accessibility, settings.shaped_reward)
         self._automatic: np.random.Generator | None = None  # draws the episodes of autoreset
         self._prefetch = Prefetch(link, prefetch, self._draw_automatic, self._start_ahead, settings.deadline_s)
@@ -143,7 +143,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     def _draw(self, task: str | dict[str, Any] | None, seed: int | None) -> Draw:
         """The episode of an environment. One with a seed of its own is drawn as `DesktopEnv` draws it from that."""
         rng = self.np_random if seed is None else np_random(seed)[0]
-        chosen = self._choice.draw(rng) if task is None else self._choice.check(task)
+        chosen = self.choice.draw(rng) if task is None else self.choice.check(task)
         return Draw(chosen, int(rng.integers(MAX_SEED)) if seed is None else seed)
 
     def send(self, actions: Iterable[Action | dict[str, Any]], env_ids: Iterable[int]) -> list[int]:
@@ -192,14 +192,14 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return self._dispatcher.submit([Submission(i, True, self._reset_operation(i, draw)) for i, draw in draws])
 
     def _reset_operation(self, env_id: int, draw: Draw) -> Operation:
-        request = self._settings.request(self._choices[env_id], draw.task, draw.seed)
-        return lambda session: session.reset(request, deadline_s=self._settings.deadline_s)
+        request = self.settings.request(self.choices[env_id], draw.task, draw.seed)
+        return lambda session: session.reset(request, deadline_s=self.settings.deadline_s)
 
     async def _start_ahead(self, session: ClientSession, draw: Draw) -> StepResult:
         return await self._reset_operation(0, draw)(session)
 
     def _step_operation(self, action: Action) -> Operation:
-        return lambda session: session.step(action, deadline_s=self._settings.deadline_s)
+        return lambda session: session.step(action, deadline_s=self.settings.deadline_s)
 
     # --- reset and step
 
@@ -259,7 +259,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.send([actions[i] for i in stepped], stepped)
         self._restart(resets)
         self.recv(min_ready=self.num_envs)
-        results, settings = [self._result(i) for i in everyone], self._settings
+        results, settings = [self._result(i) for i in everyone], self.settings
         endings = [ending(result) for result in results]  # a reset that failed is truncated at once
         finals: dict[str, Any] = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -277,7 +277,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         infos: dict[str, Any] = {}
         for i in ended:
             result = self._result(i)
-            observation = copied_observation(result, accessibility=self._settings.accessibility)
+            observation = copied_observation(result, accessibility=self.settings.accessibility)
             final = {"final_obs": observation, "final_info": make_info(result)}
             infos = self._add_info(infos, final, i)
         self._restart(ended)
@@ -303,7 +303,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         """The next episode of autoreset."""
         if self._automatic is None:
             (self._automatic,) = self.np_random.spawn(1)
-        return Draw(self._choice.draw(self._automatic), int(self._automatic.integers(MAX_SEED)))
+        return Draw(self.choice.draw(self._automatic), int(self._automatic.integers(MAX_SEED)))
 
     def _result(self, env_id: int) -> StepResult:
         result = self._dispatcher.latest[env_id]
@@ -312,7 +312,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return result
 
     def _observation(self, result: StepResult) -> dict[str, Any]:
-        return make_observation(result, accessibility=self._settings.accessibility)
+        return make_observation(result, accessibility=self.settings.accessibility)
 
     def _observations(self) -> dict[str, Any]:
         rows = [self._observation(self._result(i)) for i in range(self.num_envs)]

@@ -115,8 +115,8 @@ class DockerProvider:
             address = MachineAddress(
                 shown=f"container {container_id[:12]}",
                 base="http://desktop",
-                socket=_opened(place / API, sockets),
-                ports_socket=_opened(place / PORTS, sockets),
+                socket=socket_path(place / API, sockets),
+                ports_socket=socket_path(place / PORTS, sockets),
             )
         except BaseException:
             sockets.close()
@@ -152,15 +152,15 @@ class DockerProvider:
         look_at = time.monotonic() + _LOOK_PERIOD_S
         while True:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), contextlib.ExitStack() as opened:
-                return (await asyncio.open_unix_connection(_opened(directory / LIFE, opened)))[1]
+                return (await asyncio.open_unix_connection(socket_path(directory / LIFE, opened)))[1]
             now = time.monotonic()
             if now > deadline:
-                raise DesktopTimeoutError(f"the desktop in a container was not ready in time{_tail(directory)}")
+                raise DesktopTimeoutError(f"the desktop in a container was not ready in time{log_tail(directory)}")
             if now > look_at:
                 look_at = now + _LOOK_PERIOD_S
                 found = await self._engine.inspect(container_id)
                 if found is None or not found["State"]["Running"]:
-                    raise DesktopError(f"the container of a desktop has ended{_tail(directory)}")
+                    raise DesktopError(f"the container of a desktop has ended{log_tail(directory)}")
             await asyncio.sleep(_PROBE_PERIOD_S)
 
     async def give_back(self, machine: Machine) -> None:
@@ -197,7 +197,7 @@ def _read(seccomp: Path | None) -> str:
         raise ConfigurationError(f"the seccomp profile {seccomp} cannot be read: {error.strerror}") from error
 
 
-def _opened(path: Path, stack: contextlib.ExitStack) -> Path:
+def socket_path(path: Path, stack: contextlib.ExitStack) -> Path:
     """Return a path to this very socket. Raises `FileNotFoundError`; `DesktopError`: no socket."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     stack.callback(os.close, fd)
@@ -206,7 +206,7 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> Path:
     return Path(f"/proc/self/fd/{fd}")
 
 
-def _tail(directory: Path) -> str:
+def log_tail(directory: Path) -> str:
     """Return what the desktop in the container said last, for an error message."""
     try:
         with open(os.open(directory / LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), errors="replace") as file:

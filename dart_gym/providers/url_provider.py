@@ -46,7 +46,7 @@ class UrlProvider:
             if any(address.shown == other.shown for other in addresses[:number]):
                 raise ConfigurationError(f"the machine {address.shown} is given twice")
         self.capacity: int | None = len(addresses)
-        self._free = deque(Machine(address.shown, address) for address in addresses)
+        self.free = deque(Machine(address.shown, address) for address in addresses)
         self._waiters: deque[asyncio.Future[Machine]] = deque()
 
     async def open(self) -> list[str]:
@@ -59,8 +59,8 @@ class UrlProvider:
 
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
         """A free machine; waits for one."""
-        if self._free:
-            return self._free.popleft()
+        if self.free:
+            return self.free.popleft()
         waiter: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -91,7 +91,7 @@ class UrlProvider:
             if not waiter.done():
                 waiter.set_result(machine)
                 return
-        self._free.append(machine)
+        self.free.append(machine)
 
     async def close(self) -> None:
         """Nothing to do: the machines are not the provider's."""

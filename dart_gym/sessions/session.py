@@ -83,7 +83,7 @@ class Session:
     def __init__(self, slot: Slot | None = None) -> None:
         self.slot = slot or Slot()
         self._owns_slot = slot is None
-        self._episode: _Episode | None = None
+        self.episode: _Episode | None = None
 
     async def __aenter__(self) -> Session:
         return self
@@ -107,7 +107,7 @@ class Session:
         """
         request = ResetRequest.of(task, fields)
         timer = PhaseTimer(queue=0.0)
-        self._episode = None
+        self.episode = None
         resolved = request.resolve()
         info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": request.seed}
         if not resolved.deterministic:
@@ -128,7 +128,7 @@ class Session:
         self.slot.begin_episode()
         if request.time_limit_s is not None:
             episode.ends_at = time.monotonic() + request.time_limit_s
-        self._episode = episode
+        self.episode = episode
         return StepResult(observation, timings=timer.finish(), info=dict(info))
 
     async def _start(self, task: Task, request: ResetRequest, info: dict[str, object], timer: PhaseTimer) -> _Episode:
@@ -254,7 +254,7 @@ class Session:
             self._abandon()
             raise
         if terminal is not None:
-            self._episode = None
+            self.episode = None
         steps, info = len(episode.actions), dict(episode.info)
         return StepResult(observation, terminal, evaluation, steps, timer.finish(), info)
 
@@ -280,20 +280,20 @@ class Session:
     @property
     def running(self) -> bool:
         """Return whether an episode is under way."""
-        return self._episode is not None
+        return self.episode is not None
 
     def _running(self) -> _Episode:
-        if self._episode is None:
+        if self.episode is None:
             raise EpisodeStateError("no episode is running (none was started, or it has ended): call reset first")
-        return self._episode
+        return self.episode
 
     def _abandon(self) -> None:
-        self._episode = None
+        self.episode = None
         self.slot.discard()
 
     async def close(self) -> None:
         """End the episode without a score; a slot of its own is closed."""
-        self._episode = None
+        self.episode = None
         if self._owns_slot:
             await self.slot.close()
 

@@ -34,7 +34,7 @@ _LABORATORY = Path(__file__).parents[2] / "dart_lab"
 """The laboratory of a checkout, with the metadata of a package next to its modules: found without an installation."""
 Check = Callable[[Any], str | None]
 """Says what an object lacks to be of a kind, as the rest of a sentence ("lacks the method reset"); None if nothing."""
-_INTEGRATIONS = {
+INTEGRATIONS = {
     "dart_gui.policies": dict.fromkeys(("anthropic", "openai", "gemini"), "hosted_models"),
     "dart_gui.formats": dict.fromkeys(("anthropic", "openai", "gemini"), "hosted_models")
     | dict.fromkeys(("glm_v", "holo", "opencua", "pyautogui"), "more_formats")
@@ -88,7 +88,7 @@ class Registry(Generic[T]):
             value, package = claims[0].value, _package(claims[0])
             asked = f"the {self.kind} {name!r} of the package {package!r} ({value})"
             return self._checked(asked, value, f"mend the package, or `pip uninstall {package}`")
-        if folder := _INTEGRATIONS.get(self.group, {}).get(name.partition(":")[0]):
+        if folder := INTEGRATIONS.get(self.group, {}).get(name.partition(":")[0]):
             raise UnknownNameError(
                 f"the {self.kind} {name!r} is of a package that is not installed: `{integration(folder)}`"
             )

@@ -34,7 +34,7 @@ class Wait:
     said_at: float = SAID_AFTER_S
 
 
-_waits: dict[int, Wait] = {}
+running: dict[int, Wait] = {}
 _numbers = itertools.count()
 _listeners: list[Callable[[str], None]] = []
 
@@ -43,11 +43,11 @@ _listeners: list[Callable[[str], None]] = []
 def waiting_for(what: str, limit_s: float | None = None) -> Iterator[None]:
     """Register a wait for as long as the context is open."""
     number = next(_numbers)
-    _waits[number] = Wait(what, limit_s)
+    running[number] = Wait(what, limit_s)
     try:
         yield
     finally:
-        del _waits[number]
+        del running[number]
 
 
 def retrying(why: object, pause_s: float) -> None:
@@ -86,7 +86,7 @@ def said(say: Callable[[str], None], rest_s: float = SAID_AFTER_S) -> Iterator[N
 
     def watch() -> None:
         while not end.wait(LOOK_S):
-            for line in due(list(_waits.values()), time.monotonic()):
+            for line in due(list(running.values()), time.monotonic()):
                 once(line.partition(" now")[0].rpartition(" for ")[0], line)
 
     _listeners.append(retried)

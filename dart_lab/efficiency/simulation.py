@@ -149,11 +149,11 @@ class Simulation:
         self.staleness = 0
         self.version = 0
         self._work, self._data, self._published, self._serving = (Signal(self.clock) for _ in range(4))
-        self._groups: dict[str, _Group] = {}
-        self._ready: list[_Group] = []  # complete, with signal
+        self.groups: dict[str, _Group] = {}
+        self.ready: list[_Group] = []  # complete, with signal
         self._leased = 0
         self._decided: deque[bool] = deque(maxlen=LATEST_GROUPS)  # whether the latest groups had signal
-        self._ended: list[_Group] = []  # complete, coupled only: with signal or without
+        self.ended: list[_Group] = []  # complete, coupled only: with signal or without
         self._order = itertools.count()
         self._spares = self._spare_target = round(design.warm * setting.desktops)
 
@@ -291,7 +291,7 @@ class Simulation:
         usable = usable_share(sum(self._decided), len(self._decided))
         room = capacity(
             Backlog(
-                ready=len(self._ready),
+                ready=len(self.ready),
                 leased=self._leased,
                 running=running,
                 usable=usable,
@@ -307,18 +307,18 @@ class Simulation:
 
     def _record(self, assignment: Assignment, episode: Episode, oldest: int) -> None:
         self.scheduler.complete(assignment)
-        group = self._groups.setdefault(assignment.group_key, _Group(next(self._order)))
+        group = self.groups.setdefault(assignment.group_key, _Group(next(self._order)))
         group.actions += len(episode.tokens)
         group.members += 1
         group.reward += episode.reward
         group.oldest = min(group.oldest, oldest)
         if group.members == assignment.group_size:
-            del self._groups[assignment.group_key]
+            del self.groups[assignment.group_key]
             self._decided.append(group.signal)
             if self.design.coupled:
-                self._ended.append(group)
+                self.ended.append(group)
             elif group.signal:
-                self._ready.append(group)
+                self.ready.append(group)
             else:
                 self.counts.no_signal += group.members
             self._data.fire()
@@ -326,9 +326,9 @@ class Simulation:
 
     def _expire(self) -> None:
         limit = oldest_allowed(self.version, self.setting.max_staleness)
-        fresh = [group for group in self._ready if limit is None or group.oldest >= limit]
-        self.counts.expired += sum(group.members for group in self._ready) - sum(group.members for group in fresh)
-        self._ready = fresh
+        fresh = [group for group in self.ready if limit is None or group.oldest >= limit]
+        self.counts.expired += sum(group.members for group in self.ready) - sum(group.members for group in fresh)
+        self.ready = fresh
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -338,12 +338,12 @@ class Simulation:
             waiting_since = self.clock.now
             while True:
                 self._expire()
-                if len(self._ready) >= self.setting.batch_groups:
+                if len(self.ready) >= self.setting.batch_groups:
                     break
                 yield self._data
             self.counts.waited_s += self.clock.now - waiting_since
-            self._ready.sort(key=lambda group: group.order)
-            taken, self._ready = self._ready[: self.setting.batch_groups], self._ready[self.setting.batch_groups :]
+            self.ready.sort(key=lambda group: group.order)
+            taken, self.ready = self.ready[: self.setting.batch_groups], self.ready[self.setting.batch_groups :]
             self._leased = len(taken)
             self._work.fire()
             yield from self._optimise(taken)
@@ -358,8 +358,8 @@ class Simulation:
             while not batches.complete:
                 yield self._data
             self.counts.waited_s += self.clock.now - waiting_since
-            self._ended.sort(key=lambda group: group.order)
-            taken, self._ended = self._ended[: batches.target], self._ended[batches.target :]
+            self.ended.sort(key=lambda group: group.order)
+            taken, self.ended = self.ended[: batches.target], self.ended[batches.target :]
             self.counts.no_signal += sum(group.members for group in taken if not group.signal)
             yield from self._optimise([group for group in taken if group.signal])
             yield from self._update(self.engines)

@@ -149,7 +149,7 @@ async def _click(desktop: Desktop, program: Program, place: Geometry, number: in
     settled = await desktop.settle(SETTLE)
     frame = await desktop.screenshot()
     seconds = time.perf_counter() - started
-    late_s, delayed = await _differs_after(desktop, frame, program.delayed and within(place, program.delayed))
+    late_s, delayed = await differs_after(desktop, frame, program.delayed and within(place, program.delayed))
     await desktop.perform(Press(("escape",)))
     await desktop.settle(_REST)
     return Step(seconds, settled.stable, late_s, delayed and late_s is None)
@@ -166,7 +166,7 @@ def within(place: Geometry, area: Area) -> tuple[int, int, int, int]:
     )
 
 
-async def _differs_after(
+async def differs_after(
     desktop: Desktop, frame: NDArray[np.uint8], apart: tuple[int, int, int, int] | None
 ) -> tuple[float | None, bool]:
     """Seconds after which a screenshot differs from the given one (None: none does), and whether a part `apart` did."""

@@ -28,25 +28,25 @@ TINY = TinyModelConfig(
 """The tower does about as large a share of the work as in the 3B model."""
 
 # Shapes of the published configurations.
-_TEXT = {
+TEXT = {
     "3b": {"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
            "intermediate_size": 11008, "vocab_size": 151936},
     "7b": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
            "intermediate_size": 18944, "vocab_size": 152064},
 }  # fmt: skip
-_VISION = {
+VISION = {
     "hidden_size": 1280, "depth": 32, "num_heads": 16, "intermediate_size": 3420, "patch_size": 14,
     "spatial_merge_size": 2, "temporal_patch_size": 2, "tokens_per_second": 2, "window_size": 112,
     "fullatt_block_indexes": [7, 15, 23, 31],
 }  # fmt: skip
-MODELS = ("tiny", *_TEXT)
+MODELS = ("tiny", *TEXT)
 
 
 def qwen_config(size: str, tokens: ModelTokens) -> Any:
     """The `Qwen2_5_VLConfig` of a published size, with the special ids of these tokens."""
     from transformers import Qwen2_5_VLConfig
 
-    text = _TEXT[size]
+    text = TEXT[size]
     return Qwen2_5_VLConfig(
         text_config={
             **text,
@@ -56,7 +56,7 @@ def qwen_config(size: str, tokens: ModelTokens) -> Any:
             "tie_word_embeddings": size == "3b",
             "use_sliding_window": False,
         },
-        vision_config={**_VISION, "out_hidden_size": text["hidden_size"]},
+        vision_config={**VISION, "out_hidden_size": text["hidden_size"]},
         image_token_id=tokens.image_pad_id,
         vision_start_token_id=tokens.vision_start_id,
         tie_word_embeddings=size == "3b",
@@ -78,7 +78,7 @@ def tower_of_7b(width: int) -> Any:
         "out_hidden_size": width,
         "num_heads": width // 16,
     }
-    values: dict[str, Any] = {**_VISION, **small}
+    values: dict[str, Any] = {**VISION, **small}
     return Qwen2_5_VisionTransformerPretrainedModel(Qwen2_5_VLVisionConfig(**values)).eval()
 
 

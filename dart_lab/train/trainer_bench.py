@@ -108,7 +108,7 @@ class Outcome:
     planned_ratio: float
 
 
-class _Workbench:
+class Workbench:
     """A model and made-up trajectories."""
 
     def __init__(self, options: Options, directory: Path) -> None:
@@ -323,7 +323,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
         raise DartTrainError("torch finds no CUDA device: leave --device out, or install a torch built for CUDA")
     with tempfile.TemporaryDirectory() as scratch:
         progress(f"building the {options.model} model")
-        bench = _Workbench(options, Path(scratch))
+        bench = Workbench(options, Path(scratch))
         samples = {name: bench.samples(window) for name, window in WINDOWS.items()}
         cached = {images: bench.feature_cache_mb(images) for images in (64, 512)}
         ways = [(name, merged) for name in WINDOWS for merged in (False, True)]
@@ -363,7 +363,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
 
 
 def _dropping(
-    bench: _Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
+    bench: Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
 ) -> dict[str, float]:
     """Measure a step that leaves out what its selection drops, over one that runs it."""
     _, kept = bench.step_s(samples)  # it warms up, and says what to record so that all drop the same steps
@@ -387,7 +387,7 @@ def _report(
     keys: dict[str, float] = {}
     for name in WINDOWS:
         separate, merged = outcomes[name, False], outcomes[name, True]
-        _check_equal(name, separate[0].loss, merged[0].loss, TOLERANCE[dtype])
+        check_equal(name, separate[0].loss, merged[0].loss, TOLERANCE[dtype])
         slow, fast = (median([item.seconds for item in way]) for way in (separate, merged))
         tokens = sum(sample.length for sample in samples[name])
         keys |= {
@@ -422,7 +422,12 @@ def _report(
     return Report("trainer", keys, AIMS, notes)
 
 
-def _check_equal(name: str, separate: float, merged: float, tolerance: float) -> None:
+def check_equal(name: str, separate: float, merged: float, tolerance: float) -> None:
+    """Compare the losses of two layouts of the same samples.
+
+    Raises:
+        DartTrainError: if they differ by more than `tolerance`.
+    """
     if not abs(separate - merged) <= tolerance * max(1.0, abs(separate)):
         raise DartTrainError(
             f"{name}: separate rows have a loss of {separate}, merged rows one of {merged}: they must be equal, so one "

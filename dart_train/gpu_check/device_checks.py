@@ -24,11 +24,14 @@ SLOW = 0.5
 def check_devices(setting: CheckSetting) -> list[Outcome]:
     """Return two outcomes for each device: its properties, and a matrix product."""
     if not setting.on_gpu:
-        return [_versions("cpu", "CPU", f"{torch.get_num_threads()} threads"), _product(torch.device("cpu"), "CPU")]
+        return [
+            _versions("cpu", "CPU", f"{torch.get_num_threads()} threads"),
+            matrix_product(torch.device("cpu"), "CPU"),
+        ]
     outcomes = []
     for index in range(setting.devices):
         device = torch.device("cuda", index)
-        outcomes += [_properties(index), _product(device, torch.cuda.get_device_name(index))]
+        outcomes += [_properties(index), matrix_product(device, torch.cuda.get_device_name(index))]
     return outcomes
 
 
@@ -62,7 +65,7 @@ def _properties(index: int) -> Outcome:
     return Outcome(name, Status.OK, found, values=values)
 
 
-def _product(device: torch.device, title: str) -> Outcome:
+def matrix_product(device: torch.device, title: str) -> Outcome:
     """A product of two matrices in bfloat16: compared with float64 where it is small, timed where it is large."""
     name = f"matrix product {device}"
     generator = torch.Generator().manual_seed(0)

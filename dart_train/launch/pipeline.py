@@ -122,30 +122,30 @@ class Pipeline:
             DartTrainError: if a process crashed.
         """
         self.state.values["lives"] += 1
-        self._write(self.state.save)
+        self.write_state(self.state.save)
         phases = [phase for phase in self.phases() if only is None or phase.name in only]
         self.panel.set_phases([(phase.name, phase.title, self.state.finished(phase.name)) for phase in phases])
         for phase in phases:
             if self.state.finished(phase.name):
                 continue
-            self._write(functools.partial(self.state.begin, phase.name))
+            self.write_state(functools.partial(self.state.begin, phase.name))
             self.panel.begin(phase.name)
             phase.run(self)
-            self._write(functools.partial(self.state.finish, phase.name))
+            self.write_state(functools.partial(self.state.finish, phase.name))
             self.panel.finish(phase.name)
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def write_state(self, write: Callable[[], None]) -> None:
         """Write down how far the run is, as a whole, waiting for a disk that is full as its processes do.
 
         Raises:
             RunDirectoryError: the disk stays full for too long, or something else is wrong with it.
             Interrupted: told to stop meanwhile.
         """
-        while not self._written(write):
+        while not self.state_written(write):
             write = self.state.save  # the state in memory holds the change by now
-            self._tick()
+            self.tick()
 
-    def _written(self, write: Callable[[], None]) -> bool:
+    def state_written(self, write: Callable[[], None]) -> bool:
         """Try to write once; False where the disk is full, but not for too long yet."""
         disk = self.supervisor.disk
         try:
@@ -184,7 +184,7 @@ class Pipeline:
         while not (written.exists() and written.stat().st_mtime >= began):
             if self.supervisor.processes["rollout"].finished:
                 return
-            self._tick()
+            self.tick()
 
     def _test_after(self) -> None:
         """Beside it begins the supervised control, which needs one processor for as long as RL took."""
@@ -249,7 +249,7 @@ class Pipeline:
             self._cluster_url = self.nodes.desktops_url
             self.nodes.offer_desktops()
             while not self.nodes.servers:
-                self._tick()
+                self.tick()
             return
         path = self.run.root.resolve() / "cluster.sock"
         if len(bytes(path)) > MAX_SOCKET_PATH:
@@ -262,18 +262,20 @@ class Pipeline:
         """Watch until the named processes have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
         touched = time.monotonic()
         while not all(self.supervisor.processes[name].finished for name in names):
-            self._tick()
+            self.tick()
             if time.monotonic() - touched > 2.0:
                 known = self.state.values["phases"]
-                self._written(functools.partial(self.state.touch, phase if phase in known else next(reversed(known))))
+                self.state_written(
+                    functools.partial(self.state.touch, phase if phase in known else next(reversed(known)))
+                )
                 waiting = self.nodes.waiting if self.nodes is not None else []
                 supervisors = [self.supervisor, *(self.nodes.supervisors if self.nodes is not None else ())]
-                self._written(functools.partial(write_processes, self.run, supervisors, waiting))
+                self.state_written(functools.partial(write_processes, self.run, supervisors, waiting))
                 touched = time.monotonic()
         for name in names:
             del self.supervisor.processes[name]
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Wait for a moment, then look at processes and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
         if self._stop.wait(TICK_S):
             raise Interrupted("stopped; the same command goes on where it was")

@@ -67,7 +67,7 @@ class RemoteProgram(Polled):
         self.started: Any = None
         self.asks = asks
         self.since = time.time()
-        self._actor = actor
+        self.actor = actor
         self._answer = begun
         self._log = log
         self._metrics = metrics
@@ -110,7 +110,7 @@ class RemoteProgram(Polled):
             self._take(parts)
             if status is not None:
                 return self._end(status)
-        self._answer = self._actor.poll.remote(dict(self._seen))
+        self._answer = self.actor.poll.remote(dict(self._seen))
         return None
 
     def terminate(self) -> None:
@@ -118,7 +118,7 @@ class RemoteProgram(Polled):
         if self.started is None:
             self.kill_all()
         elif self.returncode is None:
-            self._actor.signal.remote(int(signal.SIGTERM))
+            self.actor.signal.remote(int(signal.SIGTERM))
 
     def kill_all(self) -> None:
         """See `Process`."""
@@ -127,7 +127,7 @@ class RemoteProgram(Polled):
         if self.returncode is None:
             try:
                 if self.started is not None:
-                    ray.get(self._actor.kill_all.remote(), timeout=KILL_S)
+                    ray.get(self.actor.kill_all.remote(), timeout=KILL_S)
             except ray.exceptions.RayError:  # it is lost, or does not answer: its actor's end ends it
                 pass
             self._end(-signal.SIGKILL)
@@ -137,7 +137,7 @@ class RemoteProgram(Polled):
         import ray
 
         try:
-            return await self._actor.fetch.remote(url)
+            return await self.actor.fetch.remote(url)
         except ray.exceptions.RayError as error:
             raise UpdateNotBegun(f"{self.name} cannot get {url}: {_first(error)}") from error
 
@@ -165,7 +165,7 @@ class RemoteProgram(Polled):
         if said and self._log is not None:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{said}\n")
-        ray.kill(self._actor)
+        ray.kill(self.actor)
         return status
 
 

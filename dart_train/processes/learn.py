@@ -106,7 +106,7 @@ def main(context: ProcessContext, *, gpu_memory: float | None = None) -> None:
     if context.config.trainer.kind == "dart_grpo":
         _learn(context)
     else:
-        _learn_with(context)
+        learn_with(context)
     if context.stop.is_set():
         raise SystemExit(STOPPED_STATUS)
 
@@ -143,7 +143,7 @@ def _learn(context: ProcessContext) -> None:
         trainer.accelerator.end_training()  # a rank that ends without it may abort, and the other nodes wait for it
 
 
-def _learn_with(context: ProcessContext) -> None:
+def learn_with(context: ProcessContext) -> None:
     """Train with another trainer.
 
     Raises:

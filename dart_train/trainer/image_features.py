@@ -43,7 +43,7 @@ class ImageFeatures:
         self._tower, self._trainable = tower, trainable
         self._budget = math.inf if budget_bytes is None else budget_bytes
         self._autocast = autocast
-        self._kept: OrderedDict[str, Tensor] = OrderedDict()
+        self.kept: OrderedDict[str, Tensor] = OrderedDict()
         self._gradients: dict[str, Tensor] = {}
         self._sources: dict[str, MicroBatch] = {}
         self.peak_bytes = 0
@@ -51,17 +51,17 @@ class ImageFeatures:
     @property
     def held_bytes(self) -> int:
         """Return what is kept now, with room for the gradients of what is lent."""
-        return sum(map(_size, self._kept.values())) + sum(map(_size, self._gradients.values()))
+        return sum(map(_size, self.kept.values())) + sum(map(_size, self._gradients.values()))
 
     def of(self, batch: MicroBatch) -> list[Tensor]:
         """(tokens, levels, hidden) float32 of each image of a micro-batch; their gradients are gathered here."""
         wanted = dict.fromkeys(batch.image_hashes)
         lends = self._trainable and torch.is_grad_enabled()
-        missing = [name for name in wanted if name not in self._kept]
+        missing = [name for name in wanted if name not in self.kept]
         for name in wanted:
             self._sources.setdefault(name, batch)
-            if name in self._kept:
-                self._kept.move_to_end(name)
+            if name in self.kept:
+                self.kept.move_to_end(name)
         self._make_room(wanted, missing, lends)
         for names in _chunks(missing, batch):
             with torch.no_grad(), self._autocast():
@@ -69,18 +69,18 @@ class ImageFeatures:
             for name, features in zip(names, computed, strict=True):
                 # A copy where it is a part of something larger, which would stay with it.
                 whole = features.untyped_storage().nbytes() == features.nbytes
-                self._kept[name] = features.detach() if whole else features.detach().clone()
+                self.kept[name] = features.detach() if whole else features.detach().clone()
         if lends:
             for name in wanted:
                 if name not in self._gradients:
-                    self._gradients[name] = torch.zeros_like(self._kept[name], dtype=torch.float32)
+                    self._gradients[name] = torch.zeros_like(self.kept[name], dtype=torch.float32)
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-        lent = {name: self._lend(name) if lends else self._kept[name].float() for name in wanted}
+        lent = {name: self._lend(name) if lends else self.kept[name].float() for name in wanted}
         return [lent[name] for name in batch.image_hashes]
 
     def keeps(self, image_hash: str) -> bool:
         """Return whether an image need not run through the tower now."""
-        return image_hash in self._kept
+        return image_hash in self.kept
 
     def backward(self) -> None:
         """Hand what has gathered to the tower, after the last micro-batch."""
@@ -88,7 +88,7 @@ class ImageFeatures:
 
     def _lend(self, name: str) -> Tensor:
         """Features that up to thirty rows may add gradients to, in float32."""
-        leaf = self._kept[name].float().detach().requires_grad_()
+        leaf = self.kept[name].float().detach().requires_grad_()
         leaf.register_post_accumulate_grad_hook(partial(self._gather, name))
         return leaf
 
@@ -104,23 +104,23 @@ class ImageFeatures:
         wanted = set(wanted)
         size = self._expected_bytes(missing)
         if lends:
-            width = next((item.element_size() for item in self._kept.values()), 4)
+            width = next((item.element_size() for item in self.kept.values()), 4)
             size += self._expected_bytes([name for name in wanted if name not in self._gradients]) * 4 // width
         excess = self.held_bytes + size - self._budget
         leaving: list[str] = []
-        for name in self._kept:
+        for name in self.kept:
             if excess <= 0:
                 break
             if name not in wanted:
                 leaving.append(name)
-                excess -= _size(self._kept[name]) + _size(self._gradients.get(name))
+                excess -= _size(self.kept[name]) + _size(self._gradients.get(name))
         self._hand_over([name for name in leaving if name in self._gradients])
         for name in leaving:
-            del self._kept[name]
+            del self.kept[name]
 
     def _expected_bytes(self, names: Iterable[str]) -> int:
         """Return what the features of images will take; as those that are kept do, which are alike."""
-        known = next(iter(self._kept.items()), None)
+        known = next(iter(self.kept.items()), None)
         if known is None:
             return 0
         each = _size(known[1]) / self._patches(known[0])

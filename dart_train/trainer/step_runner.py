@@ -127,14 +127,14 @@ class StepRunner:
         limits: RememberedLimits | None = None,
     ) -> None:
         self._settings = settings
-        self._collator = collator
+        self.collator = collator
         self._policy = policy
         self._reference, self._kl_due = reference, True
         self._demonstrations = demonstrations
         self._ranks = ranks
         self._device = device
         self._memory = memory
-        self._backward = backward
+        self.backward = backward
         self._limits = limits
         self._max_tokens = settings.micro_batch_tokens
         if limits is not None and limits.micro_batch_tokens is not None:
@@ -147,7 +147,7 @@ class StepRunner:
 
     def nothing_in(self, lease: Lease) -> str:
         """Return why no step of a lease can be trained on, or ""."""
-        return nothing_to_train(lease.groups, self._collator, self._settings.batch)
+        return nothing_to_train(lease.groups, self.collator, self._settings.batch)
 
     def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
         """Make the batch of a lease at its first iteration; it is the same afterwards. See `build_batch`."""
@@ -165,7 +165,7 @@ class StepRunner:
             rows = min(self._settings.supervised_rows, len(self._demonstrations))
             self.batch = build_batch(
                 lease.groups,
-                self._collator,
+                self.collator,
                 self._settings.batch,
                 version=version,
                 rng=rng,
@@ -289,7 +289,7 @@ class StepRunner:
     def _select(self, batch: OptimizerBatch, entropies: Sequence[dict[int, Tensor]] | None) -> None:
         """Choose what the lease's steps train on; the entropy bonus is that of all tokens, dropped ones too."""
         run_dropped = self._settings.objective.entropy_coef != 0
-        batch.select(entropies, self._settings.selection, self._collator, run_dropped=run_dropped, ranks=self._ranks)
+        batch.select(entropies, self._settings.selection, self.collator, run_dropped=run_dropped, ranks=self._ranks)
 
     def _prepare_reference(self, work: _Work) -> None:
         if self._reference is not None and self._kl_due:
@@ -338,7 +338,7 @@ class StepRunner:
         for number, micro in zip(numbers, running, strict=True):
             put_off_gradients(self._policy.model, self._settings.reduce_once and number != closing)
             loss = self.loss(micro.to(self._device))
-            self._backward(loss)
+            self.backward(loss)
             work.total += loss.detach()
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
@@ -446,7 +446,7 @@ class StepRunner:
         if max(self._ranks.gather(longest)) <= bound:
             return
         if self._leave_out(bound, "out of memory in a life before"):
-            batch.split(self._collator, self._max_tokens, self._ranks)
+            batch.split(self.collator, self._max_tokens, self._ranks)
 
     def _make_smaller(self, step: int, why: str = "out of memory") -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""
@@ -468,7 +468,7 @@ class StepRunner:
             before,
         )
         self._max_tokens = half
-        batch.split(self._collator, half, self._ranks)
+        batch.split(self.collator, half, self._ranks)
         self._work = self._fresh()
 
 

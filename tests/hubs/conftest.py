@@ -28,7 +28,7 @@ def targets(desktops):  # noqa: F811
     """Where a perfect user would click, by an instruction and the desktop that shows its buttons."""
 
     def find(instruction: str, desktop: int = -1) -> list[tuple[int, int]]:
-        centers = {button.label: button.center for button in desktops[desktop]._buttons}
+        centers = {button.label: button.center for button in desktops[desktop].buttons}
         return [centers[label] for label in re.findall("'(.+?)'", instruction)]
 
     return find

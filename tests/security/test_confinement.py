@@ -174,7 +174,7 @@ async def test_a_secret_file_of_the_machine_is_not_shown(start_desktop):
     for secret in secrets:
         secret.write_text("secret")
         secret.chmod(0o600)
-    machine_settings._made_copy.cache_clear()
+    machine_settings.made_copy.cache_clear()
     try:
         desktop = await start_desktop()
         for secret in secrets:

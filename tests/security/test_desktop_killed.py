@@ -84,7 +84,7 @@ async def test_ending_the_desktop_while_it_is_judged_is_no_way_out(inside, failu
 
     session = Session(Slot("0", lambda spec: desktop))
     await session.reset("fake/two-steps", seed=0)
-    monkeypatch.setattr(type(session._episode.scenario), "evaluate", evaluate)
+    monkeypatch.setattr(type(session.episode.scenario), "evaluate", evaluate)
     last = await session.step(Done())
     await session.slot.close()
     if inside:
@@ -321,7 +321,7 @@ def test_a_server_s_metrics_tell_both_apart():
     for terminal in ("desktop_killed", "desktop_killed", "env_error", "done"):
         result = {"timings": {}, "terminal": terminal, "evaluation": ["ok", 0.0, "", ""]}
         metrics.record("step", 0.1, frames.Reply(1, result))
-    text = render(list(metrics._families())).decode()
+    text = render(list(metrics.families())).decode()
     assert 'dart_gym_episodes_ended_total{evaluation="ok",terminal="desktop_killed"} 2.0' in text
     assert 'dart_gym_episodes_broken_share{by="desktop"} 0.5' in text
     assert 'dart_gym_episodes_broken_share{by="environment"} 0.25' in text

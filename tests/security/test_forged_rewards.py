@@ -216,9 +216,9 @@ async def test_an_archive_that_was_spoiled_is_worth_0(desktop, tmp_path, monkeyp
     for number, spoil in enumerate(
         ("echo no archive > $d/files", "rm $d/files", "rm $d/files; mkfifo $d/files", "mkdir -p $d/files2", "d=/etc")
     ):
-        snapshot = foreign_reward._SNAPSHOT.replace("\necho", f"\n{spoil}\necho")
+        snapshot = foreign_reward.SNAPSHOT.replace("\necho", f"\n{spoil}\necho")
         with monkeypatch.context() as patch:
-            patch.setattr(foreign_reward, "_SNAPSHOT", snapshot)
+            patch.setattr(foreign_reward, "SNAPSHOT", snapshot)
             done = await run_reward(desktop, REWARD, bundle)
         assert (done.status, done.score) == (EvaluationStatus.OK, 1.0 if number == 3 else 0.0), (spoil, done)
 

@@ -113,7 +113,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("parts", [300_000, 2_500_000])
 async def test_a_flood_leaves_the_event_loop_to_others(tmp_path, monkeypatch, parts):
-    monkeypatch.setattr(devtools, "_MAX_UNASKED", 20_000_000)
+    monkeypatch.setattr(devtools, "MAX_UNASKED", 20_000_000)
     path = str(tmp_path / "socket")
     (tmp_path / "message").write_text(intricate(parts))
     command = [sys.executable, "-c", FLOODS, path, str(tmp_path / "message")]
@@ -168,7 +168,7 @@ async def drips(reader, writer) -> None:
 
 @pytest.mark.parametrize("answer", [answers_without_end, drips])
 async def test_a_listing_has_an_end(tmp_path, monkeypatch, answer):
-    monkeypatch.setattr(devtools, "_LISTING_S", 1.0)
+    monkeypatch.setattr(devtools, "LISTING_S", 1.0)
     async with await asyncio.start_unix_server(answer, tmp_path / "socket"), asyncio.timeout(20):
         with pytest.raises(DesktopError):
             await devtools.targets(str(tmp_path / "socket"), 1)

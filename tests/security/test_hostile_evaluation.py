@@ -57,7 +57,7 @@ async def told(tmp_path, monkeypatch):
     (tmp_path / "cache").mkdir()
     (tmp_path / "root/bin").mkdir(parents=True)
     (tmp_path / "root/bin/python").symlink_to("/usr/bin/python3")
-    monkeypatch.setattr(evaluator_worker, "_MAIN", tmp_path / "main.py")
+    monkeypatch.setattr(evaluator_worker, "WORKER_PROGRAM", tmp_path / "main.py")
     desktop = FakeDesktop(DesktopSpec())
     await desktop.start()
     environment = EvaluatorEnvironment(tmp_path / "root", Path("/usr"))
@@ -91,7 +91,7 @@ async def test_the_machine_s_files_programs_and_network_are_not_reached(told):
     assert found["ports"] == [] and found["secrets"] == [] and not found["home"] and found["uid"] == 1000
     assert found["processes"] < 8, "its own alone"
     assert set(found["environment"]) <= {
-        *evaluator_worker._variables("/tmp"),
+        *evaluator_worker.worker_variables("/tmp"),
         "PWD",
         "LC_CTYPE",
         "SHLVL",

@@ -183,7 +183,7 @@ INTRICATE = b"[" + b"[]," * 8_000_000 + b"0]"
 @pytest.mark.parametrize("text", [INTRICATE, b"[" * 400_000, b'{"returncode": Infinity, "output": "", "error": ""}'])
 async def test_json_that_is_hard_to_read_holds_nobody_up(machine, path, text):
     machine.answers[path] = web.Response(body=text)
-    asked = {**OPERATIONS, "/screen_size": lambda desktop: desktop._check_screen()}[path]
+    asked = {**OPERATIONS, "/screen_size": lambda desktop: desktop.check_screen()}[path]
     running = asyncio.ensure_future(asked(machine.desktop))
     longest, last = 0.0, time.thread_time()
     while not running.done():

@@ -88,7 +88,7 @@ async def test_who_has_the_display_s_memory_used_up_has_ended_the_desktop(server
 async def test_a_program_that_is_ended_for_memory_ends_no_episode():
     session = Session(Slot("0", lambda spec: make_desktop(dataclasses.replace(spec, **LIMITS))))
     result = await session.reset(task("hog", HOG), seed=0, max_steps=10_000, desktop=SIZE)
-    desktop = session._episode.desktop
+    desktop = session.episode.desktop
     while (await desktop.execute(["test", "-e", "/tmp/over"])).returncode:
         assert (result := await session.step(Move(5, 5))).terminal is None, result.evaluation
     assert (await desktop.execute(["test", "-e", "/tmp/begun"])).returncode == 0

@@ -176,7 +176,7 @@ time.sleep(1000)
 @pytest.mark.slow
 @pytest.mark.desktop
 async def test_a_program_that_does_not_answer_a_getter_is_worth_0_on_a_busy_machine_too(desktop, monkeypatch):
-    monkeypatch.setattr(held_up, "_busy", lambda stat: 1000.0)
+    monkeypatch.setattr(held_up, "busy_share", lambda stat: 1000.0)
     await desktop.launch(["python3", "-c", HANGS])
     playing = {"type": "vlc_playing_info", "dest": "status.xml"}
     rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
@@ -349,7 +349,7 @@ async def test_a_deadline_that_passes_while_the_desktop_is_judged(monkeypatch, o
 
     session = Session(Slot("0", lambda spec: desktop))
     await session.reset("fake/two-steps", seed=0)
-    monkeypatch.setattr(type(session._episode.scenario), "evaluate", never)
+    monkeypatch.setattr(type(session.episode.scenario), "evaluate", never)
     last = await session.step(Done(), deadline_s=0.05)
     await session.slot.close()
     killed = own and not elsewhere

@@ -20,8 +20,11 @@ class Prefixes:
     """Prompts by ids and digests of images, those used last, of at most `capacity` bytes together."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity, self._total = capacity, 0
+        self.capacity, self._total = capacity, 0
         self._kept: OrderedDict[tuple[Ids, Images], Cached] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def clear(self) -> None:
         """Forget all, as other weights ask for."""
@@ -53,7 +56,7 @@ class Prefixes:
             for parts in (state.keys, state.values)
         ]
         self._total += _nbytes(cached)
-        while self._total > self._capacity:
+        while self._total > self.capacity:
             self._total -= _nbytes(self._kept.popitem(last=False)[1])
 
 

@@ -65,11 +65,11 @@ class QwenRunner:
         self._vocab = model.config.text_config.vocab_size
         beyond = [one for one in unreachable_ids if one < self._vocab]
         self._beyond = torch.tensor(beyond, device=self.device) if beyond else None
-        self._decoder = Decoder(model.model.language_model)
-        self._tower = Tower(model.model.visual, family_of(model.config))
-        self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
+        self.decoder = Decoder(model.model.language_model)
+        self.tower = Tower(model.model.visual, family_of(model.config))
+        self.embeddings: OrderedDict[bytes, Tensor] = OrderedDict()
         self._cache_size = vision_cache
-        self._prefixes = Prefixes(PREFIX_BYTES)
+        self.prefixes = Prefixes(PREFIX_BYTES)
         self._stream = torch.Generator().manual_seed(torch.seed() % 2**63)
 
     @classmethod
@@ -124,7 +124,7 @@ class QwenRunner:
         draws = _Draws(samplings, self._vocab, self._stream, self.device)
         distinct, rows = _distinct(prompts)
         digests = [tuple(map(_image_key, prompt.images)) for prompt in distinct]
-        known = [self._prefixes.longest(prompt.token_ids, keys) for prompt, keys in zip(distinct, digests, strict=True)]
+        known = [self.prefixes.longest(prompt.token_ids, keys) for prompt, keys in zip(distinct, digests, strict=True)]
         tokens, positions, mask = self._layout(distinct, [length for length, _, _ in known])
         embeds = self.model.model.language_model.embed_tokens(tokens)
         images = [im for prompt, (_, seen, _) in zip(distinct, known, strict=True) for im in prompt.images[seen:]]
@@ -132,13 +132,13 @@ class QwenRunner:
         if images:
             places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
             embeds[places] = features[:, 0]
-            for level in range(1, self._tower.levels):
+            for level in range(1, self.tower.levels):
                 deep.append(torch.zeros_like(embeds))
                 deep[-1][places] = features[:, level]
         room = max(sampling.length for sampling in samplings)
-        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep, [cached for _, _, cached in known])
+        state, hidden = self.decoder.prefill(embeds, positions, mask, room, deep, [cached for _, _, cached in known])
         for row, (prompt, keys) in enumerate(zip(distinct, digests, strict=True)):
-            self._prefixes.keep(prompt.token_ids, keys, state, row)
+            self.prefixes.keep(prompt.token_ids, keys, state, row)
         if len(distinct) < len(prompts):
             taken = torch.tensor(rows, device=self.device)
             state, hidden = state.take(taken), hidden[taken]
@@ -153,7 +153,7 @@ class QwenRunner:
             chosen = draws.take(logits)
             if draws.finished:
                 return draws.rows()
-            hidden = self._decoder.step(state, chosen)
+            hidden = self.decoder.step(state, chosen)
 
     def _points(self, prompt: Prompt) -> bool:
         return self._head is not None and bool(prompt.images) and prompt.token_ids[-1] == self._head.actor_id
@@ -181,8 +181,8 @@ class QwenRunner:
         with torch.no_grad():
             for name, tensor in loaded.items():
                 own[name].copy_(tensor)
-        self._cache.clear()
-        self._prefixes.clear()
+        self.embeddings.clear()
+        self.prefixes.clear()
 
     def _layout(self, prompts: Sequence[Prompt], starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """From a start on and left-padded: tokens (B, L), positions (3, B, L), mask (B, L), True for real tokens."""
@@ -201,18 +201,18 @@ class QwenRunner:
     def _embed(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
         """(tokens, levels, hidden) of all images in order; every distinct image goes through the tower once."""
         keys = [_image_key(image) for image in images]
-        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in self._cache}
+        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in self.embeddings}
         if missing:
             grids = [self.vision.grid(image) for image in missing.values()]
             patches = np.concatenate([self.vision.patchify(image) for image in missing.values()])
-            embedded = self._tower.embed(torch.from_numpy(patches).to(self.device), grids)
+            embedded = self.tower.embed(torch.from_numpy(patches).to(self.device), grids)
             sizes = [rows * columns // self.vision.merge_size**2 for _, rows, columns in grids]
-            self._cache.update(zip(missing, embedded.split(sizes), strict=True))
+            self.embeddings.update(zip(missing, embedded.split(sizes), strict=True))
         for key in keys:
-            self._cache.move_to_end(key)
-        result = torch.cat([self._cache[key] for key in keys])
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
+            self.embeddings.move_to_end(key)
+        result = torch.cat([self.embeddings[key] for key in keys])
+        while len(self.embeddings) > self._cache_size:
+            self.embeddings.popitem(last=False)
         return result
 
 

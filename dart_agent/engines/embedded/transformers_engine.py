@@ -62,7 +62,7 @@ class TransformersEngine:
         self._version = version
         self._max_batch = max_batch
         self._tokens = ModelTokens.load(model_dir)
-        self._runner = QwenRunner.load(
+        self.runner = QwenRunner.load(
             model_dir, VisionSpec.from_dir(model_dir), device=device, dtype=dtype, vision_cache=vision_cache
         )
         self._queue: queue.SimpleQueue[_Request | _Update | None] = queue.SimpleQueue()
@@ -75,7 +75,7 @@ class TransformersEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response; concurrent calls share batches. Raises `EngineError`."""
         self._check_open()
-        self._runner.check(prompt, sampling)
+        self.runner.check(prompt, sampling)
         request = _Request(prompt, sampling, Future(), time.perf_counter())
         self._in_flight += 1
         try:
@@ -163,7 +163,7 @@ class TransformersEngine:
         start = time.perf_counter()
         self._computing = len(batch)
         try:
-            rows = self._runner.sample([request.prompt for request in batch], [request.sampling for request in batch])
+            rows = self.runner.sample([request.prompt for request in batch], [request.sampling for request in batch])
         except Exception as error:  # a broken batch must not end the worker; every caller is told
             log.exception("engine %s failed on a batch of %d", self._name, len(batch))
             for request in batch:
@@ -194,7 +194,7 @@ class TransformersEngine:
         if not update.future.set_running_or_notify_cancel():
             return
         try:
-            self._runner.load_weights(update.path)
+            self.runner.load_weights(update.path)
         except Exception as error:  # whatever is wrong with a checkpoint, the engine goes on with what it has
             log.exception("engine %s keeps version %d", self._name, self._version)
             update.future.set_exception(

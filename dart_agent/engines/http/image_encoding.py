@@ -58,7 +58,7 @@ class ImageEncoder:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         # By identity: to know an image by its pixels takes longer than to encode it.
-        self._names: dict[int, tuple[weakref.ref[NDArray[np.uint8]], str]] = {}
+        self.names: dict[int, tuple[weakref.ref[NDArray[np.uint8]], str]] = {}
         self._encoded: LRUCache[EncodedImage] = LRUCache(capacity, lambda encoded: len(encoded.base64))
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="image")
 
@@ -73,7 +73,7 @@ class ImageEncoder:
 
     async def _one(self, image: NDArray[np.uint8], unneeded: Container[str]) -> EncodedImage:
         key = id(image)
-        _, name = self._names.get(key, (None, ""))
+        _, name = self.names.get(key, (None, ""))
         if name and name in unneeded:
             return EncodedImage(name)
         if kept := self._encoded.find(name):
@@ -82,7 +82,7 @@ class ImageEncoder:
             encoded = encode(image)
         else:
             encoded = await asyncio.get_running_loop().run_in_executor(self._threads, encode, image)
-        self._names[key] = weakref.ref(image, lambda _: self._names.pop(key, None)), encoded.name
+        self.names[key] = weakref.ref(image, lambda _: self.names.pop(key, None)), encoded.name
         self._encoded.keep(encoded.name, encoded)
         return EncodedImage(encoded.name) if encoded.name in unneeded else encoded
 

@@ -50,7 +50,7 @@ class RemoteEngine:
         self._connection: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next_id = 0
         self._closed = False
 
@@ -93,14 +93,14 @@ class RemoteEngine:
         connection = await self._connected()
         self._next_id += 1
         request_id = self._next_id
-        reply = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        reply = self.waiting[request_id] = asyncio.get_running_loop().create_future()
         try:
             await connection.send(engine_frames.pack({"id": request_id, **message}))
             return await reply
         except ConnectionClosed as error:
             raise self._gone(error) from error
         finally:
-            del self._waiting[request_id]
+            del self.waiting[request_id]
             if not reply.cancel() and not reply.cancelled():
                 reply.exception()  # seen: the connection may have failed the reply while the request was being sent
 
@@ -145,14 +145,14 @@ class RemoteEngine:
         finally:
             if self._connection is connection:
                 self._connection = self._reader = None
-            for future in self._waiting.values():
+            for future in self.waiting.values():
                 if not future.done():
                     future.set_exception(self._gone(reason))
         if isinstance(reason, engine_frames.FrameError):
             await connection.close()
 
     def _deliver(self, message: dict[str, Any]) -> None:
-        future = self._waiting.get(message["id"])
+        future = self.waiting.get(message["id"])
         if future is None or future.done():
             return  # its caller was cancelled
         if "error" in message:

@@ -93,9 +93,9 @@ class WeightSender:
         self.backend = backend
         self.address = address
         self.buffer_bytes = buffer_bytes
-        self._argv = (python or sys.executable, str(SENDER), "cpu" if backend == "tcp" else device)
+        self.argv = (python or sys.executable, str(SENDER), "cpu" if backend == "tcp" else device)
         self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._working = False  # it has a request that it has not replied to
 
@@ -146,15 +146,15 @@ class WeightSender:
         await self._end(CLOSE_S)
 
     async def _started(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
+        if self.process is None or self.process.returncode is not None:
             with open(self._log or os.devnull, "ab") as log:
-                self._process = await self._start(log)
-        return self._process
+                self.process = await self._start(log)
+        return self.process
 
     async def _start(self, log: IO[bytes]) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *self._argv,
+                *self.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -163,11 +163,11 @@ class WeightSender:
                 preexec_fn=die_with_parent(),
             )
         except OSError as error:
-            raise EngineError(f"the sender of weights cannot be started with {self._argv[0]}: {error}") from error
+            raise EngineError(f"the sender of weights cannot be started with {self.argv[0]}: {error}") from error
 
     async def _end(self, grace_s: float) -> None:
-        process = self._process
-        self._process = None
+        process = self.process
+        self.process = None
         self._working = False
         if process is None:
             return

@@ -59,8 +59,8 @@ class ClientSession:
     def __init__(self, servers: ClusterServers) -> None:
         self._servers = servers
         self._server: ServerRecord | None = None  # where the session is, once it has been opened
-        self._connection: ClientConnection | None = None
-        self._token = ""
+        self.connection: ClientConnection | None = None
+        self.token = ""
         self._codec = "raw"
         self._receiver = FrameReceiver(0)
         self._holds_slot = False  # whether it is known to have a desktop
@@ -121,7 +121,7 @@ class ClientSession:
 
     async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
         """The next action of a perfect user. See `Session.oracle`."""
-        reply = await self._call("oracle", {}, deadline_s)
+        reply = await self.call("oracle", {}, deadline_s)
         try:
             return action_from_dict(reply.result.get("action"))  # type: ignore[arg-type]  # it checks
         except ValueError as error:
@@ -129,11 +129,11 @@ class ClientSession:
 
     async def status(self) -> dict[str, Any]:
         """The server's status."""
-        return (await self._call("status", {}, 30.0)).result
+        return (await self.call("status", {}, 30.0)).result
 
     async def ask_lacking(self, asked: dict[str, Any], deadline_s: float) -> dict[str, Any]:
         """Which programs and files, of those that are asked for, the server does not have. See `Lacking`."""
-        return (await self._call("lacking", asked, deadline_s)).result
+        return (await self.call("lacking", asked, deadline_s)).result
 
     async def close(self) -> None:
         """Give the desktop back, also in an operation, which fails; a gone server is told nothing. Idempotent."""
@@ -144,13 +144,13 @@ class ClientSession:
         """Give the session up; the next operation opens another one."""
         self._last = None
         self._closings += 1
-        token, self._token = self._token, ""
+        token, self.token = self.token, ""
         server, self._server = self._server, None
         if self._lock.locked():
-            self._drop()
+            self.drop()
             connection = await self._take_over(server, token)
         else:
-            connection, self._connection = self._connection, None
+            connection, self.connection = self.connection, None
         if connection is None:
             return
         self._next_id += 1
@@ -180,7 +180,7 @@ class ClientSession:
     def _leave(self) -> None:
         """Give the session up, where another server can take its place. A single one may come back with it."""
         if self._servers.several:
-            self._server, self._token = None, ""
+            self._server, self.token = None, ""
 
     def _remember(self, result: StepResult) -> StepResult:
         self._last = result if result.terminal is None else None
@@ -198,7 +198,7 @@ class ClientSession:
             if self._servers.several and not self._holds_slot:
                 waited += await self._stand_in_line(max(0.0, deadline_s - waited))
             try:
-                return await self._call(op, args, max(0.0, deadline_s - waited)), waited
+                return await self.call(op, args, max(0.0, deadline_s - waited)), waited
             except ClusterError as error:
                 left = self._lost_its_server(error)
                 last = not more or self._goodbyes != goodbyes or (moved and left)
@@ -223,7 +223,7 @@ class ClientSession:
         goodbyes = self._goodbyes
         while self._goodbyes == goodbyes:
             remaining = max(0.0, started + deadline_s - time.monotonic())
-            asking = asyncio.ensure_future(self._call("acquire", {}, remaining))
+            asking = asyncio.ensure_future(self.call("acquire", {}, remaining))
             try:
                 moved = await self._look_around(asking)
             except ClusterError as error:
@@ -255,7 +255,7 @@ class ClientSession:
 
     async def _advance(self, op: str, args: dict[str, Any], deadline_s: float) -> StepResult:
         try:
-            return self._remember(frames.step_result(await self._call(op, args, deadline_s)))
+            return self._remember(frames.step_result(await self.call(op, args, deadline_s)))
         except ClusterError as error:
             if error.code not in _SESSION_GONE or self._last is None:
                 raise
@@ -271,7 +271,7 @@ class ClientSession:
                 info=last.info,
             )
 
-    async def _call(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
+    async def call(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
         """Send a request until its reply comes; raises the error that the reply holds."""
         async with self._lock:
             self._next_id += 1
@@ -286,19 +286,19 @@ class ClientSession:
         for _ in range(MAX_SENDS):
             if self._closings != closings:
                 raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
-            connection = self._connection or await self._connect()
+            connection = self.connection or await self._connect()
             try:
                 await connection.send(frame)
                 with waiting_for(f"{what} at {self.server_url}", deadline_s):
                     async with asyncio.timeout(deadline_s + REPLY_MARGIN_S):
                         return await self._receive(connection, request_id)
             except TimeoutError:
-                self._drop()
+                self.drop()
                 raise ClusterError(
                     f"{self.server_url} did not answer within {deadline_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
                 ) from None
             except websockets.ConnectionClosed as error:
-                self._connection = None
+                self.connection = None
                 reason = str(error)
                 if error.rcvd is not None and error.rcvd.code == 1009:
                     raise ProtocolError(f"the request has {len(frame)} bytes, more than the server takes") from error
@@ -311,22 +311,22 @@ class ClientSession:
             try:
                 reply = await self._decoded(await connection.recv())
             except ProtocolError:
-                self._drop()
+                self.drop()
                 raise
             if reply.id == request_id:
                 return reply
             if reply.id == -1 and reply.code is not None:
                 if reply.code is ErrorCode.SHUTDOWN and not self._servers.several:
                     continue  # the connection closes now; another process may take over its address
-                self._drop()
+                self.drop()
                 if reply.code in frames.SESSION_OVER:
-                    self._token, self._server = "", None
+                    self.token, self._server = "", None
                 if reply.code is ErrorCode.SHUTDOWN and self._server is not None:
                     self._server.failed(time.monotonic())
                     self._leave()
                 raise frames.exception_for(reply.code, reply.message)
             if reply.id > request_id:
-                self._drop()
+                self.drop()
                 raise ProtocolError(f"reply {reply.id} comes before its request")
             # else: the late reply of a request whose caller was cancelled
 
@@ -368,10 +368,10 @@ class ClientSession:
         """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
         server.placed += self._server is None  # at once, so that sessions that are opened together spread
         try:
-            connection, welcome = await self._servers.connect(server, self._token)
+            connection, welcome = await self._servers.connect(server, self.token)
         except ClusterError as error:
             if error.code in frames.SESSION_OVER:
-                self._token, self._server = "", None
+                self.token, self._server = "", None
             if error.code not in _FULL:
                 raise
             reasons.append(error)
@@ -379,8 +379,8 @@ class ClientSession:
             reasons.append(error)
         else:
             self._holds_slot = self._holds_slot and welcome.resumed
-            self._connection = connection
-            self._token = welcome.session
+            self.connection = connection
+            self.token = welcome.session
             self._server = server
             self._codec = welcome.codec
             self._receiver = FrameReceiver(peer_of(connection.transport.get_extra_info("socket")))
@@ -388,9 +388,9 @@ class ClientSession:
         server.failed(time.monotonic())
         return None
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Cut a connection that is of no use any more."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.transport.abort()
 

@@ -72,10 +72,10 @@ class WarmPool:
         self.desktops: list[WarmDesktop] = []
         self.taken = self.missed = 0
         self._make_slot = make_slot
-        self._admission = admission
+        self.admission = admission
         self._running = running
         self._asked: deque[tuple[float, DesktopSpec]] = deque(maxlen=_REMEMBERED)
-        self._failed: dict[DesktopSpec, float] = {}
+        self.failed: dict[DesktopSpec, float] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._at_once = max(1, (os.cpu_count() or 1) // 4)
         self._closed = False
@@ -111,8 +111,8 @@ class WarmPool:
         now = time.monotonic()
         while self._asked and self._asked[0][0] < now - forget_s:
             self._asked.popleft()
-        self._failed = {spec: until for spec, until in self._failed.items() if until > now}
-        missing = wanted([spec for _, spec in self._asked if spec not in self._failed], self.size)
+        self.failed = {spec: until for spec, until in self.failed.items() if until > now}
+        missing = wanted([spec for _, spec in self._asked if spec not in self.failed], self.size)
         for warm in list(self.desktops):
             if warm.usable and missing[warm.spec] > 0:
                 missing[warm.spec] -= 1
@@ -120,14 +120,14 @@ class WarmPool:
                 self._drop(warm)
         for spec in missing.elements():
             booting = sum(not warm.booting.done() for warm in self.desktops)
-            if self._closed or booting >= self._at_once or not self._admission.room_for(spec, self._running()):
+            if self._closed or booting >= self._at_once or not self.admission.room_for(spec, self._running()):
                 return
             self._boot(spec)
 
     def _boot(self, spec: DesktopSpec) -> None:
         slot = self._make_slot("warm")
         promise = contextlib.ExitStack()
-        promise.enter_context(self._admission.promised(spec))  # at once, so that the next look at the room sees it
+        promise.enter_context(self.admission.promised(spec))  # at once, so that the next look at the room sees it
         booting = asyncio.create_task(self._start(slot, spec), name="boot-warm")
         self.desktops.append(WarmDesktop(spec, slot, booting))
         booting.add_done_callback(lambda _: promise.close())
@@ -138,7 +138,7 @@ class WarmPool:
             await slot.boot(spec)
         except Exception as error:  # the next session that needs such a desktop boots it, and gets the error
             log.warning("a warm %s desktop did not boot: %s", spec.profile, error)
-            self._failed[spec] = time.monotonic() + _RETRY_S
+            self.failed[spec] = time.monotonic() + _RETRY_S
             return False
         return True
 

@@ -108,7 +108,7 @@ class ClusterServer:
             settings.provider == "xvfb",
         )
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
-        self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
+        self.sessions = Sessions(lifetimes, self._operations.end, self._counters)
         self._http = HttpRoutes(self)
         self._protocols = protocols_by_path()
 
@@ -184,12 +184,12 @@ class ClusterServer:
             return
         log.info("read the tokens and the certificate again")
         revoked = ClusterError("the token was revoked: ask the cluster's administrator for another", ErrorCode.AUTH)
-        for served in self._sessions:
+        for served in self.sessions:
             if served.connection is None or served.connection.request is None:
                 continue  # a client that comes back must show a token
             principal = self.authenticate(served.connection.request.headers)
             if principal is None or principal.name != served.owner:
-                self._sessions.expel(served, revoked)
+                self.sessions.expel(served, revoked)
             else:
                 served.principal = principal
         self.pool.serve_waiters()  # quotas may have grown
@@ -199,7 +199,7 @@ class ClusterServer:
         self._operations.closing.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s):
-                await self._sessions.until_quiet()
+                await self.sessions.until_quiet()
 
     async def stop(self, patience_s: float = OPERATIONS_S) -> None:
         """End all sessions and desktops; operations under way get `patience_s`, or `drain_s` if shorter. Idempotent."""
@@ -210,7 +210,7 @@ class ClusterServer:
         if self._upkeep:
             self._upkeep.cancel()
         self._operations.closing.set()
-        busy = [asyncio.ensure_future(served.lock.acquire()) for served in self._sessions if served.lock.locked()]
+        busy = [asyncio.ensure_future(served.lock.acquire()) for served in self.sessions if served.lock.locked()]
         if busy:
             await asyncio.wait(busy, timeout=min(patience_s, self.settings.drain_s))
             for waiter in busy:
@@ -219,7 +219,7 @@ class ClusterServer:
             handler.cancel()
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await server.wait_closed()
-        await self._sessions.clear()
+        await self.sessions.clear()
         self.live_views.close()
         await self.pool.close()
         if self._local_token is not None:
@@ -231,11 +231,11 @@ class ClusterServer:
     async def _maintain(self) -> None:
         """End sessions whose time is over; stop desktops that nobody used for long; look for changed tokens."""
         idle_desktop_s = self.settings.idle_desktop_s
-        period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
+        period = max(0.02, min(1.0, self.sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
             try:
-                self._sessions.check()
+                self.sessions.check()
                 await self.pool.maintain(idle_desktop_s)
                 if self._token_file and self._token_file.changed():
                     self.reload()
@@ -292,7 +292,7 @@ class ClusterServer:
         finally:
             self._handlers.discard(task)
             if served is not None and served.connection is connection:
-                self._sessions.detach(served)
+                self.sessions.detach(served)
 
     async def _greet(self, connection: ServerConnection, handler: asyncio.Task[Any]) -> ServedSession:
         try:
@@ -307,7 +307,7 @@ class ClusterServer:
         principal = self.authenticate(connection.request.headers)
         if principal is None:
             raise ClusterError("the token was revoked", ErrorCode.AUTH)
-        sessions = self._sessions
+        sessions = self.sessions
         served = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
         if served.codec == SHARED and SHARED not in hello.codecs:
             served.go_on_by_bytes(hello.codecs)
@@ -326,8 +326,8 @@ class ClusterServer:
             async with served.lock:
                 if served.connection is not connection:
                     return  # the client has another one, on which it asks again for what it still wants
-                if self._sessions.lifetimes.is_expired(served, time.monotonic()):
-                    self._sessions.check()
+                if self.sessions.lifetimes.is_expired(served, time.monotonic()):
+                    self.sessions.check()
                 if served.reason is not None:
                     raise served.reason
                 served.worker = asyncio.current_task()
@@ -335,14 +335,14 @@ class ClusterServer:
                     reply = await self._answer(connection, served, request)
                 finally:
                     served.worker = None
-                    self._sessions.progressed()
+                    self.sessions.progressed()
             served.last_used = time.monotonic()
             self.metrics.traffic["received"] += len(frame)
             self.metrics.traffic["sent"] += len(reply)
             with contextlib.suppress(websockets.ConnectionClosed):  # what came before the end is read: maybe a `close`
                 await connection.send(frames.fragments(reply))
             if served.ended:
-                self._sessions.forget(served)
+                self.sessions.forget(served)
                 return
 
     async def _answer(self, connection: ServerConnection, served: ServedSession, request: Request) -> bytes:
@@ -368,7 +368,7 @@ class ClusterServer:
             **describe(self.pool, principal),
             "counters": dict(self._counters),
             "draining": self.draining,
-            "sessions": len(self._sessions),
+            "sessions": len(self.sessions),
             "uptime_s": time.monotonic() - self._started,
             "version": self._version,
         }

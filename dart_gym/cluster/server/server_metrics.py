@@ -87,9 +87,10 @@ class Metrics:
 
     def text(self, status: Mapping[str, Any]) -> bytes:
         """Prometheus's text of these numbers and of a server's status."""
-        return render([*self._families(), *_status_families(status)])
+        return render([*self.families(), *_status_families(status)])
 
-    def _families(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
+        """Yield what was counted and timed since the server started."""
         seconds = HistogramMetricFamily(
             f"{PREFIX}_operation_seconds", "Seconds of an operation, waiting for a desktop included", labels=["op"]
         )

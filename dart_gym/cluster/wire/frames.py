@@ -112,7 +112,12 @@ def _pack(header: dict[str, Any], body: bytes | memoryview = b"") -> bytes:
     return b"".join((_LENGTH.pack(len(packed)), packed, body))
 
 
-def _unpack(frame: bytes | str) -> tuple[dict[str, Any], memoryview]:
+def unpack(frame: bytes | str) -> tuple[dict[str, Any], memoryview]:
+    """Split a frame into its header and its body.
+
+    Raises:
+        ProtocolError: if it is not a frame.
+    """
     if isinstance(frame, str):
         raise ProtocolError("frames are binary, got a text frame")
     if len(frame) < _LENGTH.size:
@@ -184,7 +189,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 def decode_hello(frame: bytes | str) -> Hello:
     """A hello from its bytes; raises `ProtocolError`."""
-    header, _ = _unpack(frame)
+    header, _ = unpack(frame)
     codecs = _get(header, "codecs", list)
     if not all(isinstance(codec, str) for codec in codecs):
         raise ProtocolError("codecs must be names")
@@ -209,7 +214,7 @@ def decode_welcome(frame: bytes | str) -> Welcome:
         ProtocolError: if the bytes are not a welcome.
         DartGymError: if the server has refused the client.
     """
-    header, _ = _unpack(frame)
+    header, _ = unpack(frame)
     if "error" in header:
         reply = decode_reply(frame)
         raise exception_for(reply.code or ErrorCode.INTERNAL, reply.message)
@@ -237,7 +242,7 @@ def encode_request(request: Request) -> bytes:
 
 def decode_request(frame: bytes | str) -> Request:
     """A request from its bytes; raises `ProtocolError`."""
-    header, _ = _unpack(frame)
+    header, _ = unpack(frame)
     op = _get(header, "op", str)
     if op not in OPERATIONS:
         raise ProtocolError(f"unknown operation {op!r:.60}; known: {', '.join(OPERATIONS)}")
@@ -290,7 +295,7 @@ def decode_reply(frame: bytes | str, receiver: FrameReceiver | None = None) -> R
     Raises:
         ProtocolError: if the bytes are not a reply.
     """
-    header, body = _unpack(frame)
+    header, body = unpack(frame)
     request_id = _integer(header, "id", -1, 1 << 62)
     if "error" in header:
         error = _get(header, "error", dict)

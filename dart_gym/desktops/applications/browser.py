@@ -10,7 +10,7 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 DEVTOOLS_PORT = 1337
 LOG = "chromium"
 
-_FLAGS = (
+FLAGS = (
     "--no-sandbox",  # it runs in a sandbox of its own already
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -66,7 +66,7 @@ def browser_command(spec: DesktopSpec, port: int, user_data_dir: str) -> list[st
     """The command line of the kiosk; `port` is that of DevTools on the desktop's loopback."""
     return [
         browser_program(),
-        *_FLAGS,
+        *FLAGS,
         f"--window-size={spec.width},{spec.drawn_height}",
         f"--remote-debugging-port={port}",
         f"--user-data-dir={user_data_dir}",

@@ -25,9 +25,9 @@ from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop
 
 _MAX_MESSAGE = 1 << 20  # a tenth of a second to parse, whatever its content
-_MAX_UNASKED = 32 << 20  # bytes of events that nobody waits for, between two answers
+MAX_UNASKED = 32 << 20  # bytes of events that nobody waits for, between two answers
 _MAX_LISTING = 1 << 20
-_LISTING_S = 15.0
+LISTING_S = 15.0
 
 
 class DevToolsError(DesktopError):
@@ -161,8 +161,8 @@ class DevTools:
         else:
             futures, value = self._events.pop(str(message["method"]), []), message.get("params", {})
         self._unasked = 0 if futures else self._unasked + size
-        if self._unasked > _MAX_UNASKED:
-            raise DesktopError(f"more than {_MAX_UNASKED} bytes that nobody asked for")
+        if self._unasked > MAX_UNASKED:
+            raise DesktopError(f"more than {MAX_UNASKED} bytes that nobody asked for")
         for future in futures:
             if not future.done():
                 future.set_result(value)
@@ -218,7 +218,7 @@ class Browser:
 
 def _client(path: str) -> httpx.AsyncClient:
     transport = httpx.AsyncHTTPTransport(uds=path, verify=False)  # no TLS here: saves 60 ms of loading certificates
-    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=_LISTING_S)
+    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=LISTING_S)
 
 
 async def targets(path: str, port: int) -> list[dict[str, Any]]:
@@ -244,14 +244,14 @@ def _target(found: Any, port: int) -> dict[str, Any]:
 
 
 async def _fetch(path: str, method: str, url: str) -> tuple[int, str]:
-    """Status and text of one request; at most `_MAX_LISTING` bytes are read, for `_LISTING_S`."""
+    """Status and text of one request; at most `_MAX_LISTING` bytes are read, for `LISTING_S`."""
     text = bytearray()
     try:
-        async with _client(path) as client, asyncio.timeout(_LISTING_S), client.stream(method, url) as response:
+        async with _client(path) as client, asyncio.timeout(LISTING_S), client.stream(method, url) as response:
             async for chunk in response.aiter_raw():
                 text += chunk
                 if len(text) > _MAX_LISTING:
                     raise DesktopError(f"the browser answered with more than {_MAX_LISTING} bytes")
     except TimeoutError:
-        raise DesktopTimeoutError(f"the browser did not end its answer within {_LISTING_S:g} s") from None
+        raise DesktopTimeoutError(f"the browser did not end its answer within {LISTING_S:g} s") from None
     return response.status_code, text.decode(errors="replace")

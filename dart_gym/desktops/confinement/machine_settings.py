@@ -61,15 +61,16 @@ def settings_copy(added: Mapping[str, str] | None = None) -> Path:
         OSError: it cannot be made.
     """
     files = tuple(sorted({**(added or {}), **_ACCOUNTS}.items()))
-    place = _made_copy(files)
+    place = made_copy(files)
     if not place.is_dir():
-        _made_copy.cache_clear()
-        place = _made_copy(files)
+        made_copy.cache_clear()
+        place = made_copy(files)
     return place
 
 
 @functools.cache
-def _made_copy(files: tuple[tuple[str, str], ...]) -> Path:
+def made_copy(files: tuple[tuple[str, str], ...]) -> Path:
+    """Make the copy, once per process and content, and return its directory."""
     entries = list(_entries())
     digest = hashlib.sha256(repr([_NAMES, files, entries]).encode()).hexdigest()[:16]
     base = kept_directory()

@@ -31,7 +31,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 NO_GROUPS = """no control groups may be made: each process is limited, a desktop as a whole only by a watch; \
 next step: run the server by systemd-run --user --scope -p Delegate=yes, or as root"""
 _PERIOD_US = 100_000
-_GONE_S = 2.0
+GONE_S = 2.0
 _POLL_S = 0.005
 _SHARED_LIMITS = {"SIGPENDING": 2048, "MSGQUEUE": 256 << 10, "MEMLOCK": 64 << 20}
 _NEARLY_BYTES = 8 << 20  # the kernel takes memory in batches, and ends programs when the next one would be too much
@@ -233,7 +233,7 @@ def remove_groups_of_the_dead(kind: str) -> None:
 
 def remove_groups(directories: Iterable[Path]) -> None:
     """Kill what is in groups and remove them; what cannot be removed within some seconds stays."""
-    deadline = time.monotonic() + _GONE_S
+    deadline = time.monotonic() + GONE_S
     for directory in directories:
         while directory.exists():
             with contextlib.suppress(OSError):

@@ -41,7 +41,7 @@ def held_up_by(roots: set[int]) -> bool:
         if sample:
             time.sleep(_APART_S)  # between samples, not a wait for anything
         states = [state for root in roots for pid in descendants(root) for state in _states(pid)]
-        found.append(is_own_doing(states, _busy(Path("/proc/stat").read_text()), cores))
+        found.append(is_own_doing(states, busy_share(Path("/proc/stat").read_text()), cores))
     return bool(statistics.median_low(found))
 
 
@@ -57,7 +57,7 @@ def is_own_doing(threads: list[ProcessState], busy: float, cores: int) -> bool:
     return own == 0 or busy - own < OVERLOAD * cores
 
 
-def _busy(stat: str) -> float:
+def busy_share(stat: str) -> float:
     """Return the number of threads of the machine that run, or wait for a core or a disk, from `/proc/stat`. Pure."""
     values = dict(line.split(" ", 1) for line in stat.splitlines() if line.startswith("procs_"))
     return float(values.get("procs_running", 0)) + float(values.get("procs_blocked", 0))

@@ -79,7 +79,8 @@ class OSWorldDesktop:
         self._touched = False
 
     @property
-    def _shown(self) -> str:
+    def shown(self) -> str:
+        """The address of the machine, as messages show it."""
         return self._address.shown
 
     # --- life
@@ -89,15 +90,15 @@ class OSWorldDesktop:
         if self._client is not None:
             raise DesktopError("the desktop is started already; stop it first")
         deadline = time.monotonic() + timeout
-        while self._shown in self._in_use:  # perhaps by the episode before, which is just being stopped
+        while self.shown in self._in_use:  # perhaps by the episode before, which is just being stopped
             if time.monotonic() > deadline:
-                raise DesktopTimeoutError(f"the machine {self._shown} is in use by another session of this process")
+                raise DesktopTimeoutError(f"the machine {self.shown} is in use by another session of this process")
             await asyncio.sleep(_FREE_POLL_S)
-        self._in_use.add(self._shown)
+        self._in_use.add(self.shown)
         self._client = self._address.client()
         try:
             await self._wait_until_it_answers(deadline)
-            await self._check_screen()
+            await self.check_screen()
         except BaseException:
             await self.stop()
             raise
@@ -114,12 +115,17 @@ class OSWorldDesktop:
                     ) from error
             await asyncio.sleep(_POLL_S)
 
-    async def _check_screen(self) -> None:
+    async def check_screen(self) -> None:
+        """Compare the size of the machine's screen with the size in the specification.
+
+        Raises:
+            ConfigurationError: if they differ.
+        """
         answer = await self._json("POST", "/screen_size")
         found = (answer.get("width"), answer.get("height"))
         if found != (self.spec.width, self.spec.height):
             raise ConfigurationError(
-                f"the screen of {self._shown} is {found[0]}x{found[1]} pixels, the task's is "
+                f"the screen of {self.shown} is {found[0]}x{found[1]} pixels, the task's is "
                 f"{self.spec.width}x{self.spec.height}: give width and height, or set the machine's"
             )
 
@@ -135,7 +141,7 @@ class OSWorldDesktop:
         self._buttons.clear()
         self._touched = False
         if client is not None:
-            self._in_use.discard(self._shown)
+            self._in_use.discard(self.shown)
             await client.aclose()
 
     @property
@@ -158,18 +164,16 @@ class OSWorldDesktop:
                 async with client.stream(method, path, timeout=limits, headers=_PLAIN, **sent) as answer:
                     response = await _taken(answer, limit)
         except (httpx.TimeoutException, TimeoutError) as error:
-            problem: DesktopError = DesktopTimeoutError(f"{self._shown} did not answer {path} within {timeout:g} s")
+            problem: DesktopError = DesktopTimeoutError(f"{self.shown} did not answer {path} within {timeout:g} s")
             problem.__cause__ = error
         except DesktopError as error:
-            problem = DesktopError(f"{self._shown} answered {path} with {error}")
+            problem = DesktopError(f"{self.shown} answered {path} with {error}")
         except httpx.HTTPError as error:
-            problem = DesktopError(f"{self._shown} cannot be reached for {path}: {type(error).__name__}: {error}")
+            problem = DesktopError(f"{self.shown} cannot be reached for {path}: {type(error).__name__}: {error}")
             problem.__cause__ = error
         else:
             if response.status_code in (401, 403):
-                raise DesktopError(
-                    f"{self._shown} refuses {path} ({response.status_code}): the address needs its token"
-                )
+                raise DesktopError(f"{self.shown} refuses {path} ({response.status_code}): the address needs its token")
             return response
         if fatal:
             await self.stop()
@@ -180,7 +184,7 @@ class OSWorldDesktop:
         answer = _parsed(response.content)
         if response.status_code != 200 or not isinstance(answer, dict):
             said = response.text.strip()[:300]
-            raise DesktopError(f"{self._shown} answered {path} with status {response.status_code}: {said!r}")
+            raise DesktopError(f"{self.shown} answered {path} with status {response.status_code}: {said!r}")
         return answer
 
     # --- screen and input
@@ -190,11 +194,11 @@ class OSWorldDesktop:
         shape = (self.spec.height, self.spec.width)
         response = await self._request("GET", "/screenshot", limit=8 * math.prod(shape) + (1 << 20))
         if response.status_code != 200:
-            raise DesktopError(f"{self._shown} gave no screenshot: status {response.status_code}")
+            raise DesktopError(f"{self.shown} gave no screenshot: status {response.status_code}")
         try:
             return await asyncio.to_thread(_decoded, response.content, shape)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DesktopError(f"{self._shown} gave a screenshot that is no image: {error}") from error
+            raise DesktopError(f"{self.shown} gave a screenshot that is no image: {error}") from error
 
     async def read_margin(self) -> NDArray[np.uint8]:
         """The rows below the screen. Only desktops of this package have some: OSWorld's machines are not asked."""
@@ -204,7 +208,7 @@ class OSWorldDesktop:
         response = await self._request("GET", "/margin", limit=math.prod(shape))
         if response.status_code != 200 or len(response.content) != math.prod(shape):
             raise DesktopError(
-                f"{self._shown} gave no {self.spec.margin} rows below its screen (status {response.status_code}); "
+                f"{self.shown} gave no {self.spec.margin} rows below its screen (status {response.status_code}); "
                 "next step: use an image of this version"
             )
         return np.frombuffer(response.content, np.uint8).reshape(shape)
@@ -230,7 +234,7 @@ class OSWorldDesktop:
         match _parsed(response.content):
             case [int(x), int(y)] if response.status_code == httpx.codes.OK:
                 return x, y
-        raise DesktopError(f"{self._shown} answered /cursor_position with {response.text[:300]!r}")
+        raise DesktopError(f"{self.shown} answered /cursor_position with {response.text[:300]!r}")
 
     async def _carry_out(self, events: list[InputEvent]) -> None:
         answer = await self._json(
@@ -246,7 +250,7 @@ class OSWorldDesktop:
             reason = str(answer.get("error") or answer.get("output") or answer)[-500:].strip()
             if answer.get("returncode") == REFUSED:
                 raise ActionError(reason)
-            raise DesktopError(f"{self._shown} could not carry out an action: {reason}")
+            raise DesktopError(f"{self.shown} could not carry out an action: {reason}")
 
     async def release_inputs(self) -> None:
         """Bring keyboard, buttons and selections into a fresh state, if there was an action."""
@@ -288,7 +292,7 @@ class OSWorldDesktop:
             missing = code == _NOT_FOUND and not output  # `timeout` says no more
             result = CommandResult(code, output, str(answer["error"]).encode(), missing)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DesktopError(f"{self._shown} answered /execute with {str(answer)[:300]!r}") from error
+            raise DesktopError(f"{self.shown} answered /execute with {str(answer)[:300]!r}") from error
         if result.returncode == _TIMED_OUT and time.monotonic() - started >= limit:
             raise DesktopTimeoutError(f"{command[0]!r} did not end within {limit:g} s and was killed")
         return result
@@ -305,17 +309,17 @@ class OSWorldDesktop:
             said = response.text.strip()[:300]
             look = await self.execute(["sh", "-c", 'command -v -- "$1"', "sh", command[0]])
             if look.returncode:
-                raise MissingProgramError(f"{self._shown} has no program {command[0]!r}; next step: install it there")
-            raise DesktopError(f"{self._shown} could not launch {command[0]!r}: {said}")
+                raise MissingProgramError(f"{self.shown} has no program {command[0]!r}; next step: install it there")
+            raise DesktopError(f"{self.shown} could not launch {command[0]!r}: {said}")
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file; relative paths start at the home directory."""
         data = {"file_path": _absolute(path)}
         response = await self._request("POST", "/file", data=data, timeout=UPLOAD_TIMEOUT_S, limit=MAX_FILE)
         if response.status_code == 404:
-            raise FileNotFoundError(f"there is no {path} on {self._shown}")
+            raise FileNotFoundError(f"there is no {path} on {self.shown}")
         if response.status_code != 200:
-            raise DesktopError(f"{self._shown} did not give {path}: {response.text.strip()[:300]}")
+            raise DesktopError(f"{self.shown} did not give {path}: {response.text.strip()[:300]}")
         return response.content
 
     async def write_file(self, path: str, data: bytes) -> None:
@@ -328,7 +332,7 @@ class OSWorldDesktop:
             timeout=UPLOAD_TIMEOUT_S,
         )
         if response.status_code != 200:
-            raise DesktopError(f"{self._shown} did not take {path}: {response.text.strip()[:300]}")
+            raise DesktopError(f"{self.shown} did not take {path}: {response.text.strip()[:300]}")
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
         """The tree, or an empty one that says that it is incomplete when the server needs longer."""
@@ -337,7 +341,7 @@ class OSWorldDesktop:
         except DesktopTimeoutError:
             return AccessibilityTree("<desktop-frame/>", complete=False, nodes=0)
         if not isinstance(answer := _parsed(response.content), dict) or "AT" not in answer:
-            raise DesktopError(f"{self._shown} gave no accessibility tree: {response.text.strip()[:300]}")
+            raise DesktopError(f"{self.shown} gave no accessibility tree: {response.text.strip()[:300]}")
         xml = str(answer["AT"])
         return AccessibilityTree(xml, complete=True, nodes=xml.count("<") - sum(map(xml.count, ("</", "<!", "<?"))))
 

@@ -37,7 +37,7 @@ from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 DISPLAY_FILE = "display"
 OWNER_FILE = "owner"
 _NEW = "new"
-_X_SOCKETS = Path("/tmp/.X11-unix")
+X_SOCKETS = Path("/tmp/.X11-unix")
 _END_S = 5.0
 _counter = itertools.count(1)
 
@@ -153,7 +153,7 @@ def remove_display(path: Path) -> None:
         number = read_tail(directory, "shared", "log", DISPLAY_FILE, most=10)
     finally:
         os.close(directory)
-    display = _X_SOCKETS / f"X{number}"
+    display = X_SOCKETS / f"X{number}"
     if number.isdigit() and is_deserted(display):
         display.unlink(missing_ok=True)
 

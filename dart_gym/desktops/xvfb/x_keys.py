@@ -53,8 +53,8 @@ class XKeys:
 
     def __init__(self, client: XClient, press: Callable[[int, bool], None], memory: KeyMemory | None = None) -> None:
         self._client, self._press = client, press
-        self._display = client.display
-        self._state = XKeyboardState(self._display)
+        self.display = client.display
+        self._state = XKeyboardState(self.display)
         self._raw = self._state.read_map()
         memory = memory or KeyMemory(map_sum=zlib.crc32(self._raw))
         self._keyboard = Keyboard(self._parsed(self._raw), memory.spare)
@@ -82,7 +82,7 @@ class XKeys:
                 await self._have_it_read()
             for start in range(0, len(batch.strokes), _STROKES_IN_A_GO):
                 strokes = batch.strokes[start : start + _STROKES_IN_A_GO]
-                if not self._in_a_grab(functools.partial(self._strike, strokes)):
+                if not self._in_a_grab(functools.partial(self.strike, strokes)):
                     await self._learn()
                     break
                 del rest[: len(strokes)]
@@ -142,7 +142,7 @@ class XKeys:
             await self._learn()
         rows = self._keyboard.missing_letters(keysyms)
         for keycode, row in rows.items():
-            self._display.change_keyboard_mapping(keycode, [row])
+            self.display.change_keyboard_mapping(keycode, [row])
         if rows:
             await self._learn()
 
@@ -163,20 +163,20 @@ class XKeys:
             if batch.overwrites:
                 await self._catch_up()  # else earlier keys would be read with their new meanings
             for first, meanings in runs(batch.remap):
-                self._display.change_keyboard_mapping(first, [(meaning, meaning) for meaning in meanings])
+                self.display.change_keyboard_mapping(first, [(meaning, meaning) for meaning in meanings])
             await self._learn()
         raise NoKeyError("the keyboard's map changes all the time")
 
     def _in_a_grab(self, send: Callable[[], None]) -> bool:
         """Send events in one go; False, and nothing is sent, where the map is another one by now."""
-        self._display.grab_server()
+        self.display.grab_server()
         try:
             known = self._is_known()
             if known:
                 send()
         finally:
-            self._display.ungrab_server()
-            self._display.sync()
+            self.display.ungrab_server()
+            self.display.sync()
         return known
 
     def _is_known(self) -> bool:
@@ -206,17 +206,18 @@ class XKeys:
         await self._catch_up()
 
     def _parsed(self, raw: bytes) -> KeyMap:
-        return parse_key_map(raw, [list(row) for row in self._display.get_modifier_mapping()])
+        return parse_key_map(raw, [list(row) for row in self.display.get_modifier_mapping()])
 
     async def _catch_up(self) -> None:
         """Let the focused program handle what it was sent so far."""
-        self._display.sync()
+        self.display.sync()
         if not await self._client.wait_for_focused_program(_CATCH_UP_S):
             await asyncio.sleep(_BLIND_PACE_S)
 
     # Events, in a grab
 
-    def _strike(self, strokes: Sequence[Stroke]) -> None:
+    def strike(self, strokes: Sequence[Stroke]) -> None:
+        """Press and release keys, with the modifiers and the group that each needs; call it in a grab."""
         base, before, latched = self._state.held()
         shifts = self._shifts_down(base)
         for keycode in shifts:
@@ -286,7 +287,7 @@ class XKeys:
         return [keycode for keycode in self._keys_down() if any(keycode in row for row in rows)]
 
     def _keys_down(self) -> list[int]:
-        keys = self._display.query_keymap()
+        keys = self.display.query_keymap()
         return [8 * number + bit for number, byte in enumerate(keys) for bit in range(8) if byte >> bit & 1]
 
 

@@ -75,7 +75,7 @@ class XvfbDesktop:
         check_spec(spec)
         self.spec = spec
         self._sandbox: Sandbox | None = None
-        self._connection: XConnection | None = None
+        self.connection: XConnection | None = None
         self._framebuffer: Framebuffer | None = None
         self._input: XInput | None = None
         self._work: Work | None = None
@@ -119,7 +119,7 @@ class XvfbDesktop:
             if sandbox.isolated and not stopped and (reason := await asyncio.to_thread(check_sandbox)):
                 raise MissingDependencyError(reason) from error
             raise
-        connection = self._connection = XConnection(sandbox.display_socket(number), sandbox.cookie)
+        connection = self.connection = XConnection(sandbox.display_socket(number), sandbox.cookie)
         if not sandbox.isolated:
             connection.let_in(sandbox.uid)
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
@@ -218,7 +218,7 @@ class XvfbDesktop:
     async def stop(self) -> None:
         """End every program and remove all files; see `Desktop.stop`."""
         sandbox, self._sandbox = self._sandbox, None
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         framebuffer, self._framebuffer = self._framebuffer, None
         sites, self._sites = self._sites, None
         self._input = None
@@ -282,9 +282,9 @@ class XvfbDesktop:
 
     def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
         self._running()
-        if self._connection is None or self._framebuffer is None or self._input is None:
+        if self.connection is None or self._framebuffer is None or self._input is None:
             raise DesktopError("the desktop is still starting")
-        return self._connection, self._framebuffer, self._input
+        return self.connection, self._framebuffer, self._input
 
     def draw(self, frame: NDArray[np.uint8]) -> None:
         """Draw the screen with its cursor into an (H, W, 3) uint8 RGB frame."""

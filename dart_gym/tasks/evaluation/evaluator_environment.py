@@ -67,15 +67,16 @@ def find(root: Path | None = None) -> EvaluatorEnvironment:
         MissingDependencyError: if the environment is missing, or was made for other requirements.
     """
     root = root or location()
-    if not _stamp(root).is_file():
+    if not stamp_file(root).is_file():
         other = any(root.glob("dart-evaluator-*"))
         reason = "was made from other requirements" if other else "is not installed"
         message = f"OSWorld's evaluator ({EVALUATOR}) {reason} in {root}; next step: {COMMAND}"
         raise MissingDependencyError(f"{message} (once, about 1.3 GB; {VARIABLE} names another place)")
-    return EvaluatorEnvironment(root, Path(_stamp(root).read_text().strip()))
+    return EvaluatorEnvironment(root, Path(stamp_file(root).read_text().strip()))
 
 
-def _stamp(root: Path) -> Path:
+def stamp_file(root: Path) -> Path:
+    """Return the file that marks a finished environment; its name depends on the requirements."""
     content = REQUIREMENTS.read_bytes() + VERSION.encode()
     return root / f"dart-evaluator-{hashlib.sha256(content).hexdigest()[:16]}"
 
@@ -92,7 +93,7 @@ def install(root: Path | None = None, timeout_s: float | None = None) -> Evaluat
     """
     root = root or location()
     with only_maker(root):
-        if not _stamp(root).is_file():
+        if not stamp_file(root).is_file():
             _make(root, timeout_s)
     return find(root)
 
@@ -120,7 +121,7 @@ def _make(root: Path, timeout_s: float | None) -> None:
             raise MissingDependencyError(f"pip could not install {arguments[-1]}: {why}; {_AGAIN}")
     _warm(root)
     base = subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True)
-    _stamp(root).write_text(base.stdout)
+    stamp_file(root).write_text(base.stdout)
 
 
 def _find_python() -> str:

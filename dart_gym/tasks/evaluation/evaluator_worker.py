@@ -61,8 +61,8 @@ SCRATCH_BYTES = 1 << 30
 LIMITS = DesktopLimits(memory=MEMORY_BYTES + SCRATCH_BYTES, processes=512)
 _VMSTAT = Path("/proc/vmstat")
 _SERVER_PORT, SITES_PORT = 5000, 5080
-_MAIN = Path(__file__).with_name("evaluator_worker_main.py")
-_NEIGHBOURS = tuple(_MAIN.with_name(f"{name}.py") for name in ("desktop_archive", "metric_control"))
+WORKER_PROGRAM = Path(__file__).with_name("evaluator_worker_main.py")
+_NEIGHBOURS = tuple(WORKER_PROGRAM.with_name(f"{name}.py") for name in ("desktop_archive", "metric_control"))
 _INSIDE = "/run/evaluator"
 _CACHE = "/cache"
 SCRATCH = "/run/scratch"
@@ -182,7 +182,7 @@ class EvaluatorWorker:
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
                     cwd="/",
-                    env=_variables(SCRATCH if self._isolated else str(self._cache)),
+                    env=worker_variables(SCRATCH if self._isolated else str(self._cache)),
                     pass_fds=(info_write, program) if self._isolated else (),
                     start_new_session=True,
                     limit=1 << 22,
@@ -208,12 +208,12 @@ class EvaluatorWorker:
             "processes": LIMITS.processes,
             "sites_port": SITES_PORT,
         }
-        main = f"{_INSIDE}/worker_main.py" if inside else str(seen(_MAIN))
+        main = f"{_INSIDE}/worker_main.py" if inside else str(seen(WORKER_PROGRAM))
         python = root / "bin" / "python"
         program = [str(python if inside else seen(python)), "-I", main, json.dumps(settings)]
         if not inside:
             return [*launcher(self._user, self._groups, self._stage.mounts), *program]
-        binds = [("--bind", str(self._cache), _CACHE), ("--ro-bind", str(_MAIN), main)]
+        binds = [("--bind", str(self._cache), _CACHE), ("--ro-bind", str(WORKER_PROGRAM), main)]
         binds += [("--ro-bind", str(path), f"{_INSIDE}/{path.name}") for path in _NEIGHBOURS]
         if self._reaches_desktop:
             binds += [("--ro-bind", str(path), f"{_INSIDE}/{name}.sock") for name, (path, _) in sockets.items()]
@@ -245,7 +245,7 @@ class EvaluatorWorker:
             }
         )
         where = f"metric {check.func}: "
-        reply = self._require_ok(await self._receive(f"metric {check.func}"), where)
+        reply = self.require_ok(await self._receive(f"metric {check.func}"), where)
         return float(reply["score"]), str(reply["state"])
 
     async def run(self, name: str, **request: object) -> dict[str, Any]:
@@ -257,15 +257,22 @@ class EvaluatorWorker:
         """
         await self._load()
         self._send({"op": "program", **request})
-        return self._require_ok(await self._receive(name), f"{name}: ")
+        return self.require_ok(await self._receive(name), f"{name}: ")
 
     async def _load(self) -> None:
         if not self._loaded:
-            self._require_ok(await self._receive("its imports"), "")
+            self.require_ok(await self._receive("its imports"), "")
             self._loaded = True
 
     @staticmethod
-    def _require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
+    def require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
+        """Return a reply that is not an error.
+
+        Raises:
+            SpoiledFilesError: if the desktop's files cannot be read.
+            DesktopStateError: if reading them took too much memory.
+            EvaluationFailure: if the evaluation failed for another reason.
+        """
         if "spoiled" in reply:
             raise SpoiledFilesError(f"{where}{reply['spoiled']}")
         if where and reply.get("error") == "MemoryError":  # no evaluation takes so much, whatever its references are
@@ -368,7 +375,8 @@ def _inner_pid(info_fd: int) -> int | None:
     return None
 
 
-def _variables(scratch: str) -> dict[str, str]:
+def worker_variables(scratch: str) -> dict[str, str]:
+    """Return the worker's whole environment, with `scratch` as its home directory."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": scratch,

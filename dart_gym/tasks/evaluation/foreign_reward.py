@@ -52,7 +52,7 @@ FILES, SITES = "files.tar", "sites"
 CONTROL_S = 20.0
 _COMMAND = Path(__file__).with_name("desktop_command")
 # Caches can be large, and sockets cannot be copied; tar's status is 1 where a file changed meanwhile.
-_SNAPSHOT = """d=$(mktemp -d /tmp/.reward-XXXXXX) && cd / && /bin/tar -cf "$d/files" --hard-dereference \
+SNAPSHOT = """d=$(mktemp -d /tmp/.reward-XXXXXX) && cd / && /bin/tar -cf "$d/files" --hard-dereference \
 --exclude='.reward-*' --exclude=.cache --exclude=.X11-unix --exclude='*/Cache' --exclude='*/Code Cache' \
 home/user tmp 2>/dev/null
 echo "$d" """
@@ -169,7 +169,7 @@ def _variables(environment: Path) -> dict[str, str]:
 
 
 async def _snapshot(desktop: Desktop) -> bytes:
-    made = await desktop.execute(["/bin/sh", "-c", _SNAPSHOT], timeout=60.0)
+    made = await desktop.execute(["/bin/sh", "-c", SNAPSHOT], timeout=60.0)
     folder = made.stdout.decode(errors="replace").strip()
     if not re.fullmatch(r"/tmp/\.reward-\w+", folder):
         raise DesktopStateError(

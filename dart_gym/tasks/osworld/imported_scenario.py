@@ -86,9 +86,9 @@ class ImportedScenario(OSWorldScenario):
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score by the bundle's program where it has one, else as OSWorld does."""
-        if self._unpacked is None or not is_foreign(self._evaluator):
+        if self._unpacked is None or not is_foreign(self.evaluator):
             return await super().evaluate(desktop, terminal, actions)
-        return await run_reward(desktop, self._evaluator, Path(self._unpacked.name))
+        return await run_reward(desktop, self.evaluator, Path(self._unpacked.name))
 
     async def close(self) -> None:
         """Remove the copy of the bundle."""

@@ -47,7 +47,7 @@ class OSWorldScenario:
     """One OSWorld-format episode on a desktop."""
 
     def __init__(self) -> None:
-        self._evaluator: dict[str, Any] = {}
+        self.evaluator: dict[str, Any] = {}
         self._official = True
         self._oracle = Script("", [])
         self._taken = 0
@@ -58,7 +58,7 @@ class OSWorldScenario:
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Run the set-up steps and wait until the task's window stands still."""
         instance = instantiate(task, seed)
-        self._evaluator = instance["evaluator"]
+        self.evaluator = instance["evaluator"]
         self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
         self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
         self._golden = instance["golden"]
@@ -76,7 +76,7 @@ class OSWorldScenario:
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the desktop by the task's evaluator."""
-        return await evaluate(desktop, self._evaluator, terminal, official=self._official, fetch=_fetch)
+        return await evaluate(desktop, self.evaluator, terminal, official=self._official, fetch=_fetch)
 
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of the script: the n-th after n actions, whatever they were."""

@@ -143,7 +143,7 @@ class Place:
         """Return this machine; without Xvfb its desktops are in containers, of which nothing is known."""
         if shutil.which("Xvfb") is None:
             return cls.elsewhere()
-        return cls(_Fetchable(DownloadCache.default()), functools.cache(machine_has))
+        return cls(Fetchable(DownloadCache.default()), functools.cache(machine_has))
 
     @classmethod
     def elsewhere(cls) -> Place:
@@ -174,7 +174,7 @@ class _Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetchable:
+class Fetchable:
     """What a cache has, and what a reset may fetch into it: files of hosts that the operator named."""
 
     cache: DownloadCache

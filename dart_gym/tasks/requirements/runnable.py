@@ -58,7 +58,7 @@ def _told(name: str, selection: Selection, place: Place) -> Selection:
     if selection.skipped:
         total = len(selection.runnable) + len(selection.skipped)
         left = f"{len(selection.skipped)} of {total} tasks cannot run {place.name} and are left out"
-        _say_once(f"{name}: {left}: {_summary(selection.skipped)}")
+        say_once(f"{name}: {left}: {_summary(selection.skipped)}")
     return selection
 
 
@@ -162,5 +162,6 @@ def _next_step(reasons: Iterable[str]) -> str:
 
 
 @functools.cache
-def _say_once(message: str) -> None:
+def say_once(message: str) -> None:
+    """Log a warning once per process."""
     log.warning("%s", message)

@@ -46,7 +46,7 @@ MAX_BYTES = 2 << 30
 QUOTA_BYTES = 64 << 30
 DOWNLOAD_TIMEOUT_S = 300.0
 _TRIES = 3
-_RETRY_S = 1.0
+RETRY_S = 1.0
 HTML = "text/html"
 _TYPES = mimetypes.MimeTypes()  # by names of files, the same on every machine
 for _suffix in ("docx", "xlsx", "pptx", "odt", "ods", "odp", "odg", "xcf", "epub", "7z", "gz", "webp"):
@@ -139,7 +139,7 @@ class DownloadCache:
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
                 if attempt == _TRIES:
                     raise
-                await asyncio.sleep(_RETRY_S * attempt)  # backing off between attempts
+                await asyncio.sleep(RETRY_S * attempt)  # backing off between attempts
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _download_once(self, url: str) -> Path:

@@ -66,7 +66,7 @@ def _ready(run_id: str, oldest: int | None) -> sa.ColumnElement[bool]:
     return condition if oldest is None else condition & (_group.oldest_version >= oldest)
 
 
-def _in_order(run_id: str, oldest: int | None) -> sa.Select:
+def waiting_in_order(run_id: str, oldest: int | None) -> sa.Select:
     """Groups that can be leased, oldest first: read off an index, without sorting what waits."""
     query = sa.select(rollout_group).where(_group.run_id == run_id, _group.state == GroupState.READY.value)
     if oldest is not None:
@@ -116,7 +116,7 @@ def count_usable(connection: sa.Connection, run_id: str, latest: int) -> tuple[i
 
 def may_take(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:
     """Return whether enough groups could be leased, or a lease has run out, without a writer's lock."""
-    few = _in_order(run_id, oldest).with_only_columns(_group.id).limit(groups)
+    few = waiting_in_order(run_id, oldest).with_only_columns(_group.id).limit(groups)
     if len(connection.execute(few).all()) >= groups:
         return True
     return connection.execute(_dead(run_id, now(connection)).limit(1)).first() is not None
@@ -139,7 +139,7 @@ def take(
     known = connection.execute(sa.select(_lease.serial).where(_lease.lease_id == lease_id)).scalar()
     if known is not None:  # the connection was lost while the server said that it was committed
         return _taken(connection, lease_id, known)
-    rows = list(connection.execute(_in_order(run_id, oldest).limit(groups).with_for_update(skip_locked=True)))
+    rows = list(connection.execute(waiting_in_order(run_id, oldest).limit(groups).with_for_update(skip_locked=True)))
     if len(rows) < at_least:
         return None
     newest = sa.select(sa.func.max(_lease.serial)).where(_lease.run_id == run_id, _lease.holder == holder)

@@ -52,7 +52,7 @@ class DataService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._availability = Availability("the database", unavailable_timeout_s)
-        self._data = data
+        self.data = data
         self._metrics = metrics
         self._workers = workers
         self._retention = retention or RetentionConfig()
@@ -65,14 +65,14 @@ class DataService:
 
     def turn(self) -> None:
         """Do what is due once."""
-        sweep = self._data.sweep()
+        sweep = self.data.sweep()
         self._swept += sweep
         if sweep.returned_leases:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
-        self._data.close_partial()
-        self._data.refresh_task_stats()
-        if self._data.config.replay_leftovers:
-            self._data.regroup()
+        self.data.close_partial()
+        self.data.refresh_task_stats()
+        if self.data.config.replay_leftovers:
+            self.data.regroup()
         self._clean_up()
         if self._clock() >= self._next_line:
             self._next_line = max(self._next_line + self._interval_s, self._clock())
@@ -80,15 +80,15 @@ class DataService:
 
     def figures(self) -> dict[str, object]:
         """Return the figures of a line: where every trajectory stands, throughput, success and version."""
-        (census, figures), now = self._data.figures(), self._clock()
+        (census, figures), now = self.data.figures(), self._clock()
         self._recorded.append((now, census.total))
         while now - self._recorded[0][0] > THROUGHPUT_WINDOW_S:
             self._recorded.popleft()
         (first, before), wall = self._recorded[0], time.time()
         rate = (census.total - before) / (now - first) if now > first else 0.0
-        throughput = self._data.read(statistics.throughput, wall - THROUGHPUT_WINDOW_S, wall, self._workers)
-        newest = self._data.newest_checkpoint()
-        tasks = self._data.read(statistics.saved_task_stats)
+        throughput = self.data.read(statistics.throughput, wall - THROUGHPUT_WINDOW_S, wall, self._workers)
+        newest = self.data.newest_checkpoint()
+        tasks = self.data.read(statistics.saved_task_stats)
         rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
         return {
             **census.parts(),
@@ -96,7 +96,7 @@ class DataService:
             "total": census.total,
             "newest_version": newest.version if newest else None,
             "returned_leases": self._swept.returned_leases,
-            "surplus_groups": self._data.read(lease_rows.count_surplus),
+            "surplus_groups": self.data.read(lease_rows.count_surplus),
             "trajectories_per_s": rate,
             "actions_per_min": throughput.actions_per_minute,
             "env_utilisation": throughput.utilisation,
@@ -106,9 +106,9 @@ class DataService:
 
     def run(self, stop: threading.Event, sweep_interval_s: float = 0.5) -> None:
         """Take turns until told to stop."""
-        self._data.files.remove_leftovers(LEFTOVER_AGE_S)
-        if self._data.config.experience_pool:
-            fill_pool(self._data)
+        self.data.files.remove_leftovers(LEFTOVER_AGE_S)
+        if self.data.config.experience_pool:
+            fill_pool(self.data)
         while not stop.is_set():
             pause = sweep_interval_s
             try:
@@ -119,7 +119,7 @@ class DataService:
                 if self._availability.timed_out or isinstance(error, (SchemaError, CorruptDataError, ReadOnlyError)):
                     raise
             stop.wait(pause)
-        self._data.refresh_task_stats()
+        self.data.refresh_task_stats()
         self._write_line()
 
     def _clean_up(self) -> None:
@@ -134,7 +134,7 @@ class DataService:
 
     def _collect(self) -> None:
         try:
-            done = collect(self._data, self._retention)
+            done = collect(self.data, self._retention)
         except DataError as error:
             _log.error("nothing was cleared away, will try again: %s", error)
             return

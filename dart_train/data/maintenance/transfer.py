@@ -44,18 +44,18 @@ _SMALL_BYTES, _LINE_BYTES = 1 << 20, 4 << 20
 _IMAGE_BYTES, _MOST_PIXELS = 64 << 20, 40_000_000
 _TRAJECTORY_BYTES = 32 << 20
 # Tables whose rows name their run, in an order in which what is referred to comes first ...
-_OF_RUN = (
+ROWS_OF_RUN = (
     "rollout_run", "checkpoint", "rollout_group", "lease", "rollout_meta", "checkpoint_meta", "task_state",
     "serving", "experience_pool", "curation_decision", "run_state",
 )  # fmt: skip
 # ... and those that belong to a row of another table.
-_OF_PARENT = {
+ROWS_OF_PARENT = {
     "rollout_step": ("rollout_id", "rollout_meta", "rollout_id"),
     "lease_item": ("lease_id", "lease", "lease_id"),
     "group_injection": ("group_id", "rollout_group", "id"),
 }
 _OWN_ID = {"rollout_run": "rollout", "rollout_group": "group", "checkpoint": "checkpoint"}
-_ROW_FILES = frozenset(f"rows/{name}.jsonl" for name in (*_OF_RUN, *_OF_PARENT))
+_ROW_FILES = frozenset(f"rows/{name}.jsonl" for name in (*ROWS_OF_RUN, *ROWS_OF_PARENT))
 _REFERENCES = {
     "rollout_id": "rollout", "replaced_id": "rollout", "last_rollout_id": "rollout", "group_id": "group",
     "checkpoint_id": "checkpoint", "lease_id": "lease",
@@ -102,7 +102,7 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
     """
     with open_archive(path, lambda name: name == "manifest.json" or name in _ROW_FILES) as archive:
         manifest = _manifest(archive, path)
-        tables = [metadata.tables[name] for name in _OF_RUN]
+        tables = [metadata.tables[name] for name in ROWS_OF_RUN]
         found = [sa.select(1).where(table.c.run_id == data.run_id).limit(1) for table in tables]
         if data.store.read(lambda connection: any(connection.execute(query).first() for query in found)):
             raise DataError(f"run {data.run_id!r} has rows already: import into a run of another name")
@@ -118,7 +118,7 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
 
 def _write_rows(connection: sa.Connection, run_id: str, archive: tarfile.TarFile) -> dict[str, int]:
     counts = {}
-    for name in (*_OF_RUN, *_OF_PARENT):
+    for name in (*ROWS_OF_RUN, *ROWS_OF_PARENT):
         lines = [json.dumps(row, default=str) for row in _rows(connection, name, run_id)]
         _add(archive, f"rows/{name}.jsonl", "\n".join(lines).encode())
         counts[name] = len(lines)
@@ -127,8 +127,8 @@ def _write_rows(connection: sa.Connection, run_id: str, archive: tarfile.TarFile
 
 def _rows(connection: sa.Connection, name: str, run_id: str) -> Iterator[dict[str, Any]]:
     table = metadata.tables[name]
-    if name in _OF_PARENT:
-        column, parent_name, parent_column = _OF_PARENT[name]
+    if name in ROWS_OF_PARENT:
+        column, parent_name, parent_column = ROWS_OF_PARENT[name]
         parent = metadata.tables[parent_name]
         mine = sa.select(parent.c[parent_column]).where(parent.c.run_id == run_id)
         query = sa.select(table).where(table.c[column].in_(mine))
@@ -201,7 +201,7 @@ def _image(content: bytes) -> NDArray[np.uint8]:
 
 def _read_rows(connection: sa.Connection, archive: ForeignArchive, run_id: str, digests: dict[str, str]) -> None:
     numbers: dict[str, dict[Any, Any]] = {"rollout": {}, "group": {}, "checkpoint": {}, "lease": {}}
-    for name in (*_OF_RUN, *_OF_PARENT):
+    for name in (*ROWS_OF_RUN, *ROWS_OF_PARENT):
         table = metadata.tables[name]
         renew = _renewal(table, run_id, numbers, digests)
         for lines in _batches(archive.lines(f"rows/{name}.jsonl", _LINE_BYTES)):

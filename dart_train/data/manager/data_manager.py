@@ -30,7 +30,7 @@ class DataManager(Recording, Leasing):
         self.store.check_alive()
         total = Sweep()
         while True:  # in small transactions, so that nobody waits long for a large one
-            part = self.store.write(lambda c: lease_rows.sweep(c, self.run_id, self._oldest_allowed(c)))
+            part = self.store.write(lambda c: lease_rows.sweep(c, self.run_id, self.oldest_allowed(c)))
             total += part
             if part.expired_groups < lease_rows.SWEEP_GROUPS:
                 return total
@@ -41,7 +41,7 @@ class DataManager(Recording, Leasing):
         if config.partial_after_s is None:
             return 0
         return self.store.write(
-            lambda c: partial_groups.close_late(c, self.run_id, config, oldest=self._oldest_allowed(c), moment=now(c))
+            lambda c: partial_groups.close_late(c, self.run_id, config, oldest=self.oldest_allowed(c), moment=now(c))
         )
 
     def refresh_task_stats(self) -> int:
@@ -58,7 +58,7 @@ class DataManager(Recording, Leasing):
             return min(full, plans[task_id].group_size) if task_id in plans else full
 
         def work(connection: sa.Connection) -> int:
-            oldest, moment = self._oldest_allowed(connection), now(connection)
+            oldest, moment = self.oldest_allowed(connection), now(connection)
             since = moment - config.leftover_after_s
             return regrouping.regroup_rows(
                 connection, self.run_id, size_of, oldest=oldest, waited_since=since, now=moment

@@ -276,7 +276,7 @@ class Leasing(Insight):
 
     def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float, weights: int | None) -> LeasedGroups | None:
         """Lease now or not at all. Each round that finds damage rejects a group, so the rounds come to an end."""
-        while self.store.read(lambda c: lease_rows.may_take(c, self.run_id, self._oldest_allowed(c, weights), need)):
+        while self.store.read(lambda c: lease_rows.may_take(c, self.run_id, self.oldest_allowed(c, weights), need)):
             lease_id = uuid.uuid4().hex  # chosen here, so that a transaction that is run again takes the same lease
             taken = self.store.write(lambda c: self._take(c, lease_id, groups, need, holder, ttl_s, weights))  # noqa: B023
             if taken is None:
@@ -298,7 +298,7 @@ class Leasing(Insight):
         ttl_s: float,
         weights: int | None,
     ) -> Taken | None:
-        oldest = self._oldest_allowed(connection, weights)
+        oldest = self.oldest_allowed(connection, weights)
         lease_rows.sweep(connection, self.run_id, oldest)
         return lease_rows.take(connection, self.run_id, lease_id, holder, groups, need, oldest, ttl_s)
 

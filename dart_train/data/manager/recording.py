@@ -115,7 +115,7 @@ class Recording(Insight):
         playing = None if unfinished is None else unfinished / self.config.group_size
 
         def work(connection: sa.Connection) -> Backlog:
-            ready = lease_rows.count_ready(connection, self.run_id, self._oldest_allowed(connection))[0]
+            ready = lease_rows.count_ready(connection, self.run_id, self.oldest_allowed(connection))[0]
             usable = usable_share(*lease_rows.count_usable(connection, self.run_id, LATEST_GROUPS))
             return Backlog(ready, lease_rows.count_leased(connection, self.run_id), open_groups, usable, playing)
 
@@ -167,7 +167,7 @@ class Recording(Insight):
         limit = self.config.task_groups_ahead
         if limit is None:
             return set()
-        waiting = self.store.read(lambda c: lease_rows.count_ready_by_task(c, self.run_id, self._oldest_allowed(c)))
+        waiting = self.store.read(lambda c: lease_rows.count_ready_by_task(c, self.run_id, self.oldest_allowed(c)))
         ready = sum(groups for groups, _ in waiting.values())
         return {
             task_id

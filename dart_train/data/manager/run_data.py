@@ -165,7 +165,8 @@ class RunData:
     def _named(self, name: str) -> sa.ColumnElement[bool]:
         return (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
 
-    def _oldest_allowed(self, connection: sa.Connection, weights: int | None = None) -> int | None:
+    def oldest_allowed(self, connection: sa.Connection, weights: int | None = None) -> int | None:
+        """Return the oldest weight version that may still be trained on; None if there is no limit."""
         newest = checkpoint_rows.newest_version(connection, self.run_id)
         if newest is not None and weights is not None:
             newest = max(newest, weights)

@@ -22,7 +22,7 @@ class Insight(RunData):
 
     def ready(self) -> tuple[int, int]:
         """Return how many groups could be leased now, and how many trajectories they hold."""
-        return self.store.read(lambda c: lease_rows.count_ready(c, self.run_id, self._oldest_allowed(c)))
+        return self.store.read(lambda c: lease_rows.count_ready(c, self.run_id, self.oldest_allowed(c)))
 
     def counts(self) -> dict[str, int]:
         """Return the number of trajectories by state."""
@@ -30,13 +30,13 @@ class Insight(RunData):
 
     def census(self) -> Census:
         """Return where every trajectory stands."""
-        return self.store.read(lambda c: statistics.census(c, self.run_id, self._oldest_allowed(c)))
+        return self.store.read(lambda c: statistics.census(c, self.run_id, self.oldest_allowed(c)))
 
     def diagnose(self, asked: int | None = None) -> str:
         """Say why not more can be leased, in words, with the values that were seen; `asked` as `gather_evidence`."""
 
         def work(connection: sa.Connection) -> str:
-            oldest = self._oldest_allowed(connection)
+            oldest = self.oldest_allowed(connection)
             evidence = status.gather_evidence(connection, self.run_id, oldest, asked)
             return explain(statistics.census(connection, self.run_id, oldest), evidence, self.config.sentences())
 
@@ -47,7 +47,7 @@ class Insight(RunData):
 
         def work(connection: sa.Connection) -> tuple[Census, dict[str, Any]]:
             newest = checkpoint_rows.newest_version(connection, self.run_id)
-            oldest = self._oldest_allowed(connection)
+            oldest = self.oldest_allowed(connection)
             census = statistics.census(connection, self.run_id, oldest)
             return census, status.figures_of(connection, self.run_id, census, newest, oldest)
 

@@ -131,7 +131,7 @@ class Store:
             ) from None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.where = str(parsed.database) if self.is_sqlite else parsed.render_as_string(hide_password=True)
-        self._busy_timeout_s, self._unavailable_timeout_s = busy_timeout_s, unavailable_timeout_s
+        self._busy_timeout_s, self.unavailable_timeout_s = busy_timeout_s, unavailable_timeout_s
         self._greeting_s = min(GREETING_TIMEOUT_S, max(unavailable_timeout_s, 1.0))
         self._inode: int | None = None  # of the SQLite file, once it is there
         if self.is_sqlite:
@@ -141,12 +141,12 @@ class Store:
             self.engine: sa.Engine = sa.create_engine(
                 parsed, connect_args=options, pool_size=16, pool_reset_on_return=None, execution_options={_CLOCK: clock}
             )
-            self._writer: sa.Engine = self.engine.execution_options(dart_write=True)
+            self.writer: sa.Engine = self.engine.execution_options(dart_write=True)
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self.engine = self._mysql_engine(parsed, "REPEATABLE READ")
-            self._writer = self._mysql_engine(parsed, "READ COMMITTED")
+            self.writer = self._mysql_engine(parsed, "READ COMMITTED")
         self._ready_schema(upgrade=upgrade, make=make)
         self._inode = os.stat(self.where).st_ino if self.is_sqlite else None
 
@@ -196,7 +196,7 @@ class Store:
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a write transaction and return what it returns."""
-        return self._run(self._writer, work)
+        return self._run(self.writer, work)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a read transaction (one snapshot) and return what it returns."""
@@ -219,7 +219,7 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
-        self._writer.dispose()
+        self.writer.dispose()
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         with waiting_for(f"the database {self.where}"):
@@ -230,7 +230,7 @@ class Store:
         races = 0
         began = time.monotonic()
         said = False
-        pauses = Pauses(began + self._unavailable_timeout_s, RETRY_S, LONGEST_PAUSE_S)
+        pauses = Pauses(began + self.unavailable_timeout_s, RETRY_S, LONGEST_PAUSE_S)
         while True:
             try:
                 with engine.begin() as connection:
@@ -252,7 +252,7 @@ class Store:
                     said = True
                     reason = " ".join(str(error.orig).split())
                     _log.warning(
-                        "%s is away, will go on trying for %.0f s: %s", self.where, self._unavailable_timeout_s, reason
+                        "%s is away, will go on trying for %.0f s: %s", self.where, self.unavailable_timeout_s, reason
                     )
             else:
                 if said:

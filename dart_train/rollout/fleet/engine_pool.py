@@ -63,8 +63,8 @@ class EnginePool:
         self.sync = sync
         self._on_wait = on_wait
         self.fleet = Fleet(config, UpdateLocks(locks, sync.lease_s), weights)
-        self._sender = _weight_sender(sync, log_dir)
-        loading = FromSender(self._sender) if self._sender is not None else None
+        self.sender = _weight_sender(sync, log_dir)
+        loading = FromSender(self.sender) if self.sender is not None else None
         self.replicas = []
         for index, (kind, url) in enumerate(config.servers(places)):
             gpus = places.gpus[index] if places.gpus and not url else None
@@ -92,8 +92,8 @@ class EnginePool:
         began = time.monotonic()
         deadline = began + limit
         self._running = [asyncio.create_task(life.keep(), name=name) for name, life in self.lives.items()]
-        if self._sender is not None:
-            self._running.append(asyncio.create_task(self._warm(self._sender), name="sender of weights"))
+        if self.sender is not None:
+            self._running.append(asyncio.create_task(self._warm(self.sender), name="sender of weights"))
         since = time.strftime("%T")
         while not any(replica.usable for replica in self.replicas):
             if time.monotonic() >= deadline:
@@ -117,8 +117,8 @@ class EnginePool:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*(replica.shut_down() for replica in self.replicas))
-        if self._sender is not None:
-            await self._sender.close()
+        if self.sender is not None:
+            await self.sender.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response on any replica. Raises `EngineError` as the class says."""

@@ -79,7 +79,7 @@ class WeightSync:
         availability: Availability | None = None,
     ) -> None:
         self._newest = newest
-        self._pool = pool
+        self.pool = pool
         self._interval = interval_s
         self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
@@ -104,35 +104,36 @@ class WeightSync:
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
-        self.target = self._pool.fleet.published = weights
-        if not Path(self._pool.fleet.weights.path).is_dir():  # pruned: a replica could not be started with it any more
-            self._pool.fleet.weights = weights
-        proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
+        self.target = self.pool.fleet.published = weights
+        if not Path(self.pool.fleet.weights.path).is_dir():  # pruned: a replica could not be started with it any more
+            self.pool.fleet.weights = weights
+        proven = any(replica.usable and replica.verified == weights.version for replica in self.pool.replicas)
         stale = next_stale(
-            self._pool.replicas,
+            self.pool.replicas,
             weights.version,
-            at_once=self._pool.config.updates_at_once or max(1, len(self._pool.replicas) // 2),
+            at_once=self.pool.config.updates_at_once or max(1, len(self.pool.replicas) // 2),
             proven=proven,
             begun=self._running,
             spare_last=not self._long_alone(),
         )
         for replica in stale:
             self._running.add(replica.name)
-            group.create_task(self._update(replica, weights), name=f"update {replica.name}")
+            group.create_task(self.update_replica(replica, weights), name=f"update {replica.name}")
         return len(stale)
 
     def _long_alone(self) -> bool:
         """Return whether a single replica has served for longer than another one takes to come back."""
-        if sum(replica.usable for replica in self._pool.replicas) != 1:
+        if sum(replica.usable for replica in self.pool.replicas) != 1:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = time.monotonic()
         return self._alone_since is not None and time.monotonic() - self._alone_since >= ALONE_S
 
-    async def _update(self, replica: Replica, weights: Weights) -> None:
+    async def update_replica(self, replica: Replica, weights: Weights) -> None:
+        """Update one replica and count the outcome. Weights that fail `MAX_FAILURES` times are skipped."""
         started = time.perf_counter()
         try:
-            await self._pool.lives[replica.name].update(weights)
+            await self.pool.lives[replica.name].update(weights)
         except EngineBusy:
             return  # it went out of service before; its turn comes again
         except EngineError as error:
@@ -160,7 +161,7 @@ class WeightSync:
         """Return whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
-            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.fleet.weights.path)
+            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self.pool.fleet.weights.path)
             if reason:
                 self._skip(weights, reason)
                 return False

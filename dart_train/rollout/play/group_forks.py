@@ -18,7 +18,7 @@ class GroupForks:
         self.enabled = config.per_group > 0
         self._config = config
         self._scheduler = scheduler
-        self._played: dict[str, list[tuple[Assignment, Trajectory]]] = {}
+        self.played: dict[str, list[tuple[Assignment, Trajectory]]] = {}
         self.made = 0
         self.given_up: dict[str, int] = {}
 
@@ -29,9 +29,9 @@ class GroupForks:
         open_keys = set(self._scheduler.open_keys)
         key = assignment.group_key
         if trajectory.trainable:
-            self._played.setdefault(key, []).append((assignment, trajectory))
-        whole = self._played.pop(key, []) if key not in open_keys else []
-        self._played = {other: members for other, members in self._played.items() if other in open_keys}
+            self.played.setdefault(key, []).append((assignment, trajectory))
+        whole = self.played.pop(key, []) if key not in open_keys else []
+        self.played = {other: members for other, members in self.played.items() if other in open_keys}
         if len(whole) == assignment.group_size:
             self._fork(key, sorted(whole, key=lambda member: member[0].n))
 

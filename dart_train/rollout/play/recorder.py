@@ -59,7 +59,7 @@ class Recorder:
         self._most = most
         self._most_bytes = most_bytes
         self._on_failure = on_failure
-        self._queue: SimpleQueue[tuple[Trajectory, int, int] | None] = SimpleQueue()
+        self.queue: SimpleQueue[tuple[Trajectory, int, int] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
@@ -82,11 +82,11 @@ class Recorder:
         """Record a finished episode, whose steps have their pixels, soon; `expected` members complete its group."""
         size = prompt_bytes(trajectory)
         self._count(1, size)
-        self._queue.put((trajectory, expected, size))
+        self.queue.put((trajectory, expected, size))
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
-        self._queue.put(None)
+        self.queue.put(None)
         self._thread.join(timeout_s)
         self._stop.set()
         self._thread.join()
@@ -117,8 +117,8 @@ class Recorder:
     def _next_batch(self) -> list[tuple[Trajectory, int, int]]:
         """Return what waits, in order; empty at the end."""
         batch: list[tuple[Trajectory, int, int]] = []
-        while not self._ending and len(batch) < BATCH and (not batch or not self._queue.empty()):
-            waiting = self._queue.get()
+        while not self._ending and len(batch) < BATCH and (not batch or not self.queue.empty()):
+            waiting = self.queue.get()
             self._ending = waiting is None
             batch += [waiting] if waiting is not None else []
         return batch

@@ -42,7 +42,7 @@ class Planner:
         while True:
             pause = self._interval
             try:
-                await self._ask()
+                await self.ask()
                 self._availability.succeeded(SOURCE)
             except DataError as error:
                 self._workers.room = 0
@@ -53,7 +53,8 @@ class Planner:
                 self._workers.wake()
             await asyncio.sleep(pause)
 
-    async def _ask(self) -> None:
+    async def ask(self) -> None:
+        """Ask the data manager once for closed groups, room and plans, and pass them to scheduler and workers."""
         closed = await asyncio.to_thread(self._data.closed_groups, self._scheduler.open_keys)
         if given_up := self._scheduler.end_groups(closed):
             _log.info("%d rollouts of groups that expired or were closed are not begun", given_up)

@@ -119,12 +119,12 @@ class RolloutService:
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
         patience_s = min(RECONNECT_S, config.unavailable_timeout_s)
         settings = ClientSettings(reconnect_s=patience_s, answer_s=min(10.0, patience_s), name="rollout")
-        self._client = ClusterClient(url, token=token, settings=settings)
+        self.client = ClusterClient(url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
         self._stop = asyncio.Event()
         self._cpu_started = time.process_time()
-        self._pool: EnginePool
+        self.pool: EnginePool
         self._sync: WeightSync
         self._serving: ServingRecord
         self._recorder: Recorder
@@ -164,7 +164,7 @@ class RolloutService:
         try:
             with owned_directory("engines") as directory:
                 self._assemble(directory)
-                async with self._pool:
+                async with self.pool:
                     await self._teach_and_run()
                 await self._serving.end()
         finally:
@@ -199,7 +199,7 @@ class RolloutService:
 
     def _assemble(self, sockets: Path) -> None:
         config = self.config
-        self._pool = EnginePool(
+        self.pool = EnginePool(
             config.engine,
             self._weights,
             directory=sockets,
@@ -212,12 +212,12 @@ class RolloutService:
         )
         self._sync = WeightSync(
             self.data.newest_here,
-            self._pool,
+            self.pool,
             interval_s=config.sync_interval_s,
             availability=self.dependencies.database,
         )
-        self._serving = ServingRecord(self.data.serving, self._pool)
-        teacher = self._make_teacher(EpisodeEngine(self._pool), sockets) if self._make_teacher is not None else None
+        self._serving = ServingRecord(self.data.serving, self.pool)
+        teacher = self._make_teacher(EpisodeEngine(self.pool), sockets) if self._make_teacher is not None else None
         self._teaching = Teaching(
             teacher, self._recorder.put, when=self._teacher.when, timeout_s=self._teacher.timeout_s
         )
@@ -225,8 +225,8 @@ class RolloutService:
         self._workers = Workers(
             config,
             self.scheduler,
-            client=self._client,
-            new_policy=lambda: self._make_policy(EpisodeEngine(self._pool)),
+            client=self.client,
+            new_policy=lambda: self._make_policy(EpisodeEngine(self.pool)),
             recorder=self._recorder,
             gauges=self.gauges,
             dependencies=self.dependencies,
@@ -241,7 +241,7 @@ class RolloutService:
         around = Surroundings(
             self.data,
             pending=lambda: self.unrecorded,
-            served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
+            served=lambda: [replica.version for replica in self.pool.replicas if replica.usable],
             wake=self._workers.wake,
             availability=self.dependencies.database,
         )
@@ -300,12 +300,10 @@ class RolloutService:
         """
         availability = self.dependencies.engines
         while True:
-            if any(replica.usable for replica in self._pool.replicas):
+            if any(replica.usable for replica in self.pool.replicas):
                 availability.restored()
             else:
-                availability.failed(
-                    "; ".join(f"{one.name}: {one.why_down or one.state}" for one in self._pool.replicas)
-                )
+                availability.failed("; ".join(f"{one.name}: {one.why_down or one.state}" for one in self.pool.replicas))
                 if availability.timed_out:
                     raise EngineError(
                         f"no engine replica for {self.config.unavailable_timeout_s:g} s ({availability.reason}); "
@@ -319,7 +317,7 @@ class RolloutService:
             self._write_metrics()
 
     def _newest_version(self) -> int:
-        return self._sync.target.version if self._sync.target else self._pool.fleet.weights.version
+        return self._sync.target.version if self._sync.target else self.pool.fleet.weights.version
 
     # --- metrics ------------------------------------------------------------------------------------------------
 
@@ -338,7 +336,7 @@ class RolloutService:
     def figures(self) -> dict[str, Any]:
         """The metrics line. Only while `playing`."""
         scheduler = self.scheduler
-        pool = self._pool
+        pool = self.pool
         sync = self._sync
         return {
             "rollouts": scheduler.completed,

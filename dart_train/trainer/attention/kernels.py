@@ -146,7 +146,7 @@ class Attention:
         """
         batch, _, length, _ = query.shape
         flat = [part.transpose(1, 2).flatten(0, 1) for part in of_one_type(query, key, value)]
-        mixed = _COMPUTE[self.kernel](self, *flat, scaling)
+        mixed = FLEX_COMPUTE[self.kernel](self, *flat, scaling)
         return mixed.unflatten(0, (batch, length))
 
     def _sdpa(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
@@ -205,7 +205,7 @@ class Attention:
         return mixed[0].transpose(0, 1)
 
 
-_COMPUTE: dict[str, Callable[..., Tensor]] = {
+FLEX_COMPUTE: dict[str, Callable[..., Tensor]] = {
     "sdpa": Attention._sdpa,
     "flash_attention_2": Attention._flash,
     "flash_attention_3": Attention._flash,

@@ -35,7 +35,7 @@ def _forward(self: Any, hidden_states: Tensor, segments: Attention | None = None
         return type(self).forward(self, hidden_states, **others)
     hidden, device = hidden_states.flatten(0, 1), hidden_states.device
     parts: list[_Part] = segments.layout.prepared(
-        "recurrent", device, lambda: _parts(segments.layout.segments, len(hidden), self.conv_kernel_size - 1, device)
+        "recurrent", device, lambda: parts_of(segments.layout.segments, len(hidden), self.conv_kernel_size - 1, device)
     )
     # One more place, which brings nothing: what is before a beginning, and what segments are filled up with.
     inputs, beta, decay = (F.pad(values, (0, 0, 0, 1)) for values in gated_delta.project(self, hidden))
@@ -67,7 +67,7 @@ class _Part:
     prompts: Tensor | None
 
 
-def _parts(segments: Sequence[Segment], places: int, before: int, device: torch.device) -> list[_Part]:
+def parts_of(segments: Sequence[Segment], places: int, before: int, device: torch.device) -> list[_Part]:
     """Those that begin first, then branches; of each kind, lengths differ by less than twice.
 
     Args:

@@ -160,7 +160,7 @@ class Collator:
     ) -> None:
         self._tokens = tokens
         self.load_screen = images.get
-        self._patches = ImagePatches(vision, images)
+        self.patches = ImagePatches(vision, images)
         self._share_prompts, self._merge_prefixes = share_prompts, merge_prefixes
         self._distinct_images, self._max_length = distinct_images, max_length
         self._left = padding_side == "left"
@@ -204,7 +204,7 @@ class Collator:
         breaks = np.flatnonzero(np.diff(pads) > 1) + 1
         runs = [len(run) for run in np.split(pads, breaks)] if len(pads) else []
         try:
-            need = [self._patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
+            need = [self.patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
         except ValueError as error:
             return Problem("image_size", f"an image cannot be what this model was shown: {error}")
         if runs == need:
@@ -263,7 +263,7 @@ class Collator:
             image_order=torch.tensor(which) if which else None,
             predict_index=torch.from_numpy(np.concatenate(predict)),
             sample_index=torch.tensor(order),
-            patches=self._patches,
+            patches=self.patches,
             **_response_tensors([samples[index] for index in order]),
         )
 
@@ -292,8 +292,8 @@ class Collator:
         """(L,) ids of a chain, those of its longest sample, and their (3, L) positions."""
         last = samples[chain.samples[-1]]
         sequence = np.asarray((*last.prompt_ids, *last.response_ids[:-1]), np.int64)
-        grids = [self._patches.grid(image_hash) for image_hash in last.image_hashes]
-        merge = self._patches.vision.merge_size
+        grids = [self.patches.grid(image_hash) for image_hash in last.image_hashes]
+        merge = self.patches.vision.merge_size
         return sequence, rope_positions(sequence, grids, self._tokens.image_pad_id, merge)
 
 

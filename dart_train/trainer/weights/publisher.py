@@ -91,12 +91,12 @@ class Publisher:
         if source is None:
             self._tell()
         else:
-            self._publish(model, source, lease, resumed.step if resumed else 0)
+            self.publish_as(model, source, lease, resumed.step if resumed else 0)
             self.settle()  # engines wait for it, and so does training
 
     def _missing(self, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None) -> str | None:
         """Take up the newest version; the source of one to publish where none is equal to the weights."""
-        self._fail_unfinished()
+        self.fail_unfinished()
         newest = self._data.newest_checkpoint()
         own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
         self._first = min(own, default=self._data.read(checkpoint_rows.next_version) if newest else 1)
@@ -110,7 +110,7 @@ class Publisher:
             return "resumed"
         return None
 
-    def _fail_unfinished(self) -> None:
+    def fail_unfinished(self) -> None:
         """Say of versions that an earlier life did not finish that they never will be, and clear up."""
         for row in self._data.checkpoints():
             if row.source in (*_OWN, "initial") and row.completed_at is None and row.status in ("PENDING", "RUNNING"):
@@ -149,9 +149,10 @@ class Publisher:
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
         """Write the weights as the next version, tell the data manager, delete what nobody needs any more."""
-        self._publish(model, "training", lease, step)
+        self.publish_as(model, "training", lease, step)
 
-    def _publish(self, model: Any, source: str, lease: int | None, step: int) -> None:
+    def publish_as(self, model: Any, source: str, lease: int | None, step: int) -> None:
+        """Write the weights as the next version, with the given source."""
         self.settle()
         taken = model if self._take is None else self._take(model, self._model_dir, self._ranks)
         if self._ranks.is_main:

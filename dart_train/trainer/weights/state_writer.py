@@ -40,7 +40,7 @@ class StateWriter:
 
             self._ranks = replace(ranks, group=dist.new_group(backend="gloo"))
         self._work: list[Callable[[], object]] = []
-        self._writing = BackgroundWrite("state")
+        self.writing = BackgroundWrite("state")
 
     @property
     def ranks(self) -> Ranks:
@@ -70,7 +70,7 @@ class StateWriter:
         work, self._work = self._work, []
         self.settle()
         run = beside if self._beside else at_once
-        self._writing.future = run(lambda: self._write(work, complete))
+        self.writing.future = run(lambda: self._write(work, complete))
         self.check()
 
     def _write(self, work: list[Callable[[], object]], complete: Callable[[], None]) -> None:
@@ -90,12 +90,12 @@ class StateWriter:
 
     def check(self) -> None:
         """Raise what the writing raised, if it has ended."""
-        self._writing.check()
+        self.writing.check()
 
     def settle(self) -> None:
         """Wait until the state is on the disk. Raises what its writing raised."""
-        self._writing.settle()
+        self.writing.settle()
 
     def close(self) -> None:
         """Let a state be written to its end, where training ends in an error of its own."""
-        self._writing.close()
+        self.writing.close()

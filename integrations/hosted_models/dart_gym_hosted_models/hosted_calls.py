@@ -111,11 +111,11 @@ class HostedCalls:
             try:
                 answer = await send()
             except self._errors as error:
-                pause = self._pause_after(error, attempt, model)
+                pause = self.pause_after(error, attempt, model)
                 if pause is None or time.monotonic() + pause > until:
                     return Decision(error=self._said(error, attempt), terminal=TerminalState.MODEL_ERROR)
                 retrying(self._said(error, attempt), pause)
-                if _status(error) == 429:
+                if http_status(error) == 429:
                     self._not_before = max(self._not_before, time.monotonic() + pause)
                 else:
                     await asyncio.sleep(pause)
@@ -143,9 +143,9 @@ class HostedCalls:
                     "the same command with a larger budget goes on"
                 )
 
-    def _pause_after(self, error: Exception, attempt: int, model: str) -> float | None:
+    def pause_after(self, error: Exception, attempt: int, model: str) -> float | None:
         """Seconds until it may be sent again; None if never. Raises `ConfigurationError`: a person must act."""
-        status, provider = _status(error), self._provider
+        status, provider = http_status(error), self._provider
         if status in (401, 403):
             raise ConfigurationError(
                 f"{provider.name} refused the key in {provider.key_variable} (HTTP status {status}): check the key and "
@@ -158,10 +158,10 @@ class HostedCalls:
         # 200: a fault that came in the midst of a stream.
         if status is not None and status not in (200, 408, 409, 429) and status < 500:
             return None
-        return _asked_pause(error) or min(LONGEST_PAUSE_S, 0.5 * 2 ** min(attempt, 9)) * random.uniform(0.75, 1.25)
+        return asked_pause(error) or min(LONGEST_PAUSE_S, 0.5 * 2 ** min(attempt, 9)) * random.uniform(0.75, 1.25)
 
     def _said(self, error: Exception, attempt: int) -> str:
-        status = _status(error)
+        status = http_status(error)
         kind = type(error).__name__ + (f", HTTP status {status}" if status else "")
         again = f" in {attempt + 1} attempts" if attempt else ""
         return f"{self._provider.name} gave no answer{again} ({kind}: {str(error)[:300]})"
@@ -191,13 +191,13 @@ def read_prices(text: str) -> dict[str, float]:
     return found
 
 
-def _status(error: Exception) -> int | None:
+def http_status(error: Exception) -> int | None:
     """The HTTP status of an SDK's error; None where there was no answer at all."""
     found = getattr(error, "status_code", None) or getattr(error, "code", None)
     return found if isinstance(found, int) else None
 
 
-def _asked_pause(error: Exception) -> float | None:
+def asked_pause(error: Exception) -> float | None:
     """Seconds that the API asks to wait: by a header, or by Google's RetryInfo in the body."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     value = str(headers.get("retry-after") or "")

@@ -2,15 +2,13 @@
 
 import asyncio
 import dataclasses
-import gc
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
+from vllm_prompts import frame, history
 from vllm_stub import VLLMStub, pixels, runs
 
 from dart_agent.engines.base.engine import (
@@ -23,29 +21,10 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.http import image_encoding
-from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.http_server import RouteMissing
-from dart_agent.engines.http.image_encoding import EncodedImage, ImageEncoder, encode
 from dart_agent.engines.vllm import vllm_wire as wire
-from dart_agent.engines.vllm.server_images import ServerImages
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-
-
-def frame(seed: int, height: int = 56, width: int = 84) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def history(tokens, vision, steps: int, **settings) -> Prompt:
-    """The prompt after so many steps of an episode, with images of different sizes."""
-    conversation = Conversation(tokens, vision, ConversationConfig(**{"style": "short", **settings}))
-    conversation.begin("Click on the button")
-    for step in range(steps):
-        conversation.observe(frame(step, 28 * (1 + step % 3), 56))
-        conversation.respond(tokens.response(f"Action: click(start_box='({step},7)')"))
-    conversation.observe(frame(steps))
-    return conversation.prompt()
 
 
 @pytest.fixture
@@ -102,18 +81,6 @@ async def test_the_entropy_is_asked_for_and_is_that_of_the_tokens_that_are_told(
 
     stub.changes = [forget_one]
     assert (await engine.generate(prompt, wanted)).entropy is None, "of one token it is not known"
-
-
-@given(st.lists(st.floats(-12, 12), min_size=12, max_size=60), st.integers(0, 59))
-def test_the_entropy_of_the_most_likely_tokens_is_a_lower_bound(logits, sampled):
-    values = np.array(logits) - np.logaddexp.reduce(logits)
-    exact = float(-(np.exp(values) * values).sum())
-    sampled %= len(values)
-    others = np.sort(np.delete(values, sampled))[::-1][: wire.ENTROPY_TOKENS - 1]
-    bound = wire.entropy_of([float(values[sampled]), *map(float, others)])
-    rest = max(1.0 - math.exp(values[sampled]) - float(np.exp(others).sum()), 1e-12)
-    assert bound <= exact + 1e-9
-    assert exact - bound <= rest * (math.log(len(values)) + max(0.0, float(others[-1]) - math.log(rest))) + 1e-9
 
 
 async def test_the_request(stub, engine, tokens, vision, sampling):
@@ -189,42 +156,6 @@ async def test_a_request_that_is_refused_for_itself_is_refused(stub, engine, tok
         await engine.generate(second, sampling)
     await engine.generate(second, sampling)
     assert sent(stub)[-1] == [False, True], "nothing was learnt from it about images"
-
-
-def test_what_a_server_still_has():
-    images = ServerImages()
-    images.answered("abcd")
-    images.answered("a")
-    assert [name in images for name in "abcde"] == [True] * 4 + [False]
-    images.missed("xc", "Cache miss for image at index 1 but data is not provided.")
-    assert [name in images for name in "abcd"] == [True, False, False, True] and images.most == 2
-    images.missed("b", "Cache miss for image at index 0 but data is not provided.")  # of a request sent before
-    assert "a" in images and images.most == 2
-    images.answered("bcd")
-    assert [name in images for name in "abcd"] == [False, True, True, True] and images.most == 3
-    images.forget()
-    assert "b" not in images
-    images.missed("b", "unknown field uuid")
-    images.answered("b")
-    assert "b" not in images and images.most == 0
-
-
-async def test_an_image_is_encoded_once_and_forgotten_with_it(monkeypatch):
-    encoder, made = ImageEncoder(capacity=60_000), []
-    monkeypatch.setattr(image_encoding, "encode", lambda image: made.append(1) or encode(image))
-    small, large = frame(1), frame(2, 500, 400)
-    for image in (small, large):
-        first, second = (*await encoder.encode([image]), *await encoder.encode([image]))
-        assert first is second and np.array_equal(pixels(first.url), image)
-    assert len(made) == 2
-    [again] = await encoder.encode([small])  # there was no room for both
-    assert len(made) == 3 and again == encode(small)
-    [named] = await encoder.encode([large], unneeded={encode(large).name})
-    assert len(made) == 3 and named == EncodedImage(encode(large).name)
-    assert encode(small.copy()).name == again.name != named.name
-    del image, large
-    gc.collect()
-    assert len(encoder._names) == 1, "of images that nobody holds nothing is kept by identity"
 
 
 def changed(**fields):
@@ -549,63 +480,6 @@ async def test_a_history_that_the_server_tokenises_otherwise(stub, engine, token
         await engine.generate(conversation.prompt(), sampling)
     with pytest.raises(RequestRefused, match="chat layout"):
         await engine.generate(Prompt((9, 9)), sampling)
-
-
-# Pure parts
-
-
-@given(steps=st.integers(0, 6), screenshots=st.integers(1, 5), style=st.sampled_from(["short", "ui_tars"]))
-def test_messages_render_to_the_prompt(tokens, vision, steps, screenshots, style):
-    prompt = history(tokens, vision, steps, screenshots=screenshots, style=style)
-    messages = chat_messages(prompt, tokens, [encode(image).url for image in prompt.images])
-    assert tuple(VLLMStub(tokens, vision)._rendered(messages)) == prompt.token_ids
-    assert messages[0]["role"] == ("system" if style == "ui_tars" else "user")
-    assert {message["role"] for message in messages} <= {"system", "user", "assistant"}
-
-
-@given(ids=st.lists(st.integers(0, 14), max_size=30))
-def test_messages_of_anything(tokens, ids):
-    """Any ids become messages or a typed error."""
-    try:
-        messages = chat_messages(Prompt((*ids, *tokens.encode_markup("<|im_start|>assistant\n"))), tokens, [])
-    except RequestRefused:
-        return
-    assert all(set(message) == {"role", "content"} for message in messages)
-
-
-@given(counts=st.lists(st.integers(1, 9), max_size=5))
-def test_pads_collapse_to_one_per_image(tokens, counts):
-    ids = [7]
-    for count in counts:
-        ids += [tokens.vision_start_id, *[tokens.image_pad_id] * count, tokens.vision_end_id]
-    collapsed = wire.collapse_pads(ids, tokens)
-    assert runs(collapsed, tokens.image_pad_id) == [1] * len(counts)
-    assert [i for i in collapsed if i != tokens.image_pad_id] == [i for i in ids if i != tokens.image_pad_id]
-
-
-def test_version_numbers():
-    assert [wire.version_number(label, 4) for label in ("default", "7", "v12", "0")] == [4, 7, 12, 0]
-    for label in ("", "main", "-1", "v1.5"):
-        with pytest.raises(EngineMismatch, match="no version"):
-            wire.version_number(label, 0)
-
-
-FIELDS = ("choices", "token_ids", "prompt_token_ids", "logprobs", "content", "logprob", "weight_versions", "version")
-leaves = st.none() | st.integers() | st.text(max_size=5) | st.floats()
-values = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
-)
-
-
-@given(values)
-def test_reading_anything(data):
-    """Whatever a server sends is an answer or a typed error."""
-    try:
-        answer = wire.read_answer(data)
-    except EngineMismatch:
-        return
-    assert isinstance(answer.response_ids, tuple)
 
 
 async def test_given_tokens_are_judged(stub, engine, tokens, vision, sampling):

@@ -212,7 +212,7 @@ class VLLMStub:
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """What an honest server says: `fixed`, or what is left of it after what the prompt ends with."""
         chat = path == "/v1/chat/completions"
-        prompt = self._rendered(body["messages"]) if chat else self._expanded(body)
+        prompt = self.rendered(body["messages"]) if chat else self._expanded(body)
         params = body if chat else body["sampling_params"]
         said = next(n for n in range(len(self.fixed), -1, -1) if prompt[len(prompt) - n :] == list(self.fixed[:n]))
         sampled = list(self.fixed[said:])[: params["max_tokens"]]
@@ -246,7 +246,7 @@ class VLLMStub:
             self.images[part["uuid"]] = pixels(part["url"])
         return self.images[part["uuid"]]
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+    def rendered(self, messages: list[dict[str, Any]]) -> list[int]:
         """The tiny model's chat template."""
         text, begun = "", messages[-1]["role"] == "assistant"
         for message in messages:

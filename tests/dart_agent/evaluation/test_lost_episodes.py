@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from dart_agent.episodes.play import _decide
+from dart_agent.episodes.play import decide
 from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.score_tables import reason_lines
@@ -48,14 +48,14 @@ class Raising:
 
 
 async def test_a_policy_that_raises_loses_its_episode_and_says_where():
-    decision = await _decide(Raising(KeyError("x")), None, None)  # type: ignore[arg-type]
+    decision = await decide(Raising(KeyError("x")), None, None)  # type: ignore[arg-type]
     assert decision.terminal is TerminalState.MODEL_ERROR
     assert "Raising raised KeyError" in decision.error and "test_lost_episodes.py" in decision.error
 
 
 async def test_a_lost_cluster_is_no_fault_of_the_policy():
     with pytest.raises(ClusterError):
-        await _decide(Raising(ClusterError("gone")), None, None)  # type: ignore[arg-type]
+        await decide(Raising(ClusterError("gone")), None, None)  # type: ignore[arg-type]
 
 
 class OneSession:

@@ -103,7 +103,7 @@ async def test_patience_has_an_end_and_says_how_often_it_tried(monkeypatch):
     found = await calls.ask(failing(*[status_error(503)] * 1000), usage, "m")
     assert isinstance(found, Decision) and found.terminal is TerminalState.MODEL_ERROR
     assert "attempts" in found.error and "HTTP status 503" in found.error
-    assert hosted_calls.HostedCalls(OPENAI)._pause_after(status_error(503), 5000, "m") <= 60 * 1.25
+    assert hosted_calls.HostedCalls(OPENAI).pause_after(status_error(503), 5000, "m") <= 60 * 1.25
     # A pause longer than the patience is not even begun.
     begun = time.monotonic()
     found = await calls.ask(failing(status_error(429, {"retry-after": "3600"})), usage, "m")
@@ -112,11 +112,11 @@ async def test_patience_has_an_end_and_says_how_often_it_tried(monkeypatch):
 
 async def test_pauses_are_those_that_the_api_names():
     google = type("APIError", (Exception,), {"code": 429, "details": {"x": [{"retryDelay": "7s"}]}})("slow down")
-    assert hosted_calls._asked_pause(google) == 7.0 and hosted_calls._status(google) == 429
-    assert hosted_calls._asked_pause(status_error(429, {"retry-after": "12"})) == 12.0
+    assert hosted_calls.asked_pause(google) == 7.0 and hosted_calls.http_status(google) == 429
+    assert hosted_calls.asked_pause(status_error(429, {"retry-after": "12"})) == 12.0
     date = "Wed, 01 Jan 2020 00:00:00 GMT"
-    assert hosted_calls._asked_pause(status_error(429, {"retry-after": date})) == 0.0
-    assert hosted_calls._asked_pause(status_error(429, {"retry-after": "soon"})) is None
+    assert hosted_calls.asked_pause(status_error(429, {"retry-after": date})) == 0.0
+    assert hosted_calls.asked_pause(status_error(429, {"retry-after": "soon"})) is None
 
 
 @pytest.mark.parametrize("error", [400, 413, 422])

@@ -145,7 +145,7 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
                 x, y = box[0] + (point.x + 0.5) * box[2] / box[8], box[1] + (point.y + 0.5) * box[3] / box[9]
                 for kind in ("mousePressed", "mouseReleased"):
                     await page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-                await wait_for(page, f"playView.turn !== {policy._turn} || !playView.mine")
+                await wait_for(page, f"playView.turn !== {policy.turn} || !playView.mine")
 
         playing = asyncio.create_task(person())
         with EpisodeWriter(tmp_path, "fake/two-steps", 1, policy="human") as writer:
@@ -167,7 +167,7 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
 
         async def turn(*gestures: str) -> tuple:
             deciding = asyncio.create_task(policy.act(observation(error="off the screen")))
-            await wait_for(page, f"playView.mine && playView.turn === {policy._turn + (0 if policy._answer else 1)}")
+            await wait_for(page, f"playView.mine && playView.turn === {policy.turn + (0 if policy.waits else 1)}")
             for gesture in gestures:
                 await page.evaluate(f"(pointer => {{ {gesture} }})({PRESS % (80, 60)})")
             return (await asyncio.wait_for(deciding, 20)).actions

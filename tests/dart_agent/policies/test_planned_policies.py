@@ -96,7 +96,7 @@ async def test_the_verifier_says_true_or_false_with_a_probability(tiny_dir: Path
         screen = np.full((112, 168, 3), 255, np.uint8)
         likely = await verifier.probability("the OK button", screen, 30, 40)
         assert 0 < likely < 1
-        logits = engine._runner.model  # noqa: SLF001  # the same two numbers by a plain forward pass
+        logits = engine.runner.model  # noqa: SLF001  # the same two numbers by a plain forward pass
         prompt = verifier.prompt("the OK button", screen, 30, 40)
         ids = torch.tensor([prompt.token_ids])
         with torch.no_grad():

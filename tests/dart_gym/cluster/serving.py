@@ -64,24 +64,24 @@ class ServeProcess:
         env = {**os.environ, "XDG_RUNTIME_DIR": str(self.place.path), **self._env}
         command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "serve", "--listen", self.url, *self._options]
         with open(self.place.path / "serve.log", "ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
+            self.process = await asyncio.create_subprocess_exec(
                 *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=log
             )
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         async with asyncio.timeout(60.0):
-            line = await self._process.stdout.readline()
+            line = await self.process.stdout.readline()
         assert line.startswith(b"listening on "), self.log()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        await asyncio.wait_for(self._process.wait(), 30.0)
+            self.process.terminate()
+        await asyncio.wait_for(self.process.wait(), 30.0)
 
     @property
     def pid(self) -> int:
         """Of the server."""
-        return self._process.pid
+        return self.process.pid
 
     def log(self) -> str:
         """What all servers of this place have logged."""
@@ -101,8 +101,8 @@ class ServeProcess:
 
     async def kill(self) -> None:
         """kill -9."""
-        self._process.kill()
-        await self._process.wait()
+        self.process.kill()
+        await self.process.wait()
 
     def client(self) -> ClusterClient:
         """A client that tries for long to connect again."""

@@ -97,7 +97,7 @@ def test_pages_that_are_named_are_there():
 
 
 def test_the_first_runs_on_one_machine_and_on_several_are_the_same():
-    texts = {kind: first_files._texts("dart_train", kind)["run.yaml"] for kind in ("quickstart", "ray")}
+    texts = {kind: first_files.package_texts("dart_train", kind)["run.yaml"] for kind in ("quickstart", "ray")}
     quick, ray = (yaml.safe_load(text) for text in texts.values())
     assert ray["data"].keys() - quick["data"].keys() == {"url_env", "files"}
     for run in (quick, ray):

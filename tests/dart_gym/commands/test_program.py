@@ -87,7 +87,7 @@ def test_a_wait_that_hangs_reaches_the_listener(monkeypatch):
     monkeypatch.setattr(waits, "LOOK_S", 0.01)
     said: list[str] = []
     with waits.said(said.append), waits.waiting_for("the moon"):
-        next(iter(waits._waits.values())).since -= 20.0
+        next(iter(waits.running.values())).since -= 20.0
         deadline = time.monotonic() + 20
         while not said and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -123,15 +123,15 @@ def test_many_waits_of_a_kind_are_one_line(monkeypatch):
         for _ in range(5):
             stack.enter_context(waits.waiting_for("an answer of http://h"))
         stack.enter_context(waits.waiting_for("the moon"))
-        for number, wait in enumerate(waits._waits.values()):
+        for number, wait in enumerate(waits.running.values()):
             wait.since -= 20.0 + number
         deadline = time.monotonic() + 20
         while len(said) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        for wait in waits._waits.values():
+        for wait in waits.running.values():
             wait.since -= 400.0
         stack.enter_context(waits.waiting_for("the sun"))
-        next(reversed(waits._waits.values())).since -= 20.0
+        next(reversed(waits.running.values())).since -= 20.0
         while len(said) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert sorted(line.split(" for ")[1] for line in said) == ["an answer of http://h", "the moon", "the sun"]

@@ -23,7 +23,7 @@ from dart_gym.desktops.desktop_service import API, LIFE, LOG, PORTS, Lifeline, p
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress
 from dart_gym.desktops.osworld_vm.osworld_desktop import OSWorldDesktop
 from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND
-from dart_gym.providers.docker_provider import _opened, _tail
+from dart_gym.providers.docker_provider import log_tail, socket_path
 
 pytestmark = pytest.mark.process
 
@@ -133,7 +133,7 @@ async def test_a_signal_ends_it(start_service, directory, until):
 async def test_what_cannot_start_says_why_where_the_host_can_read_it(start_service, directory, until):
     process = start_service(DesktopSpec(profile="no such profile"))
     assert await ended(process, until) == 1
-    assert "unknown profile" in _tail(directory)
+    assert "unknown profile" in log_tail(directory)
 
 
 async def test_a_port_that_is_none_drops_its_client_and_nobody_else(start_service, directory, until):
@@ -161,12 +161,12 @@ def test_a_link_in_the_place_of_a_socket_is_refused(directory):
         host.bind(str(directory / "host.sock"))
         (directory / API).symlink_to(directory / "host.sock")
         with pytest.raises((DesktopError, OSError)):
-            _opened(directory / API, stack)
+            socket_path(directory / API, stack)
         (directory / PORTS).write_text("no socket")
         with pytest.raises(DesktopError, match="something else than a socket"):
-            _opened(directory / PORTS, stack)
+            socket_path(directory / PORTS, stack)
         with pytest.raises(FileNotFoundError):
-            _opened(directory / LIFE, stack)
+            socket_path(directory / LIFE, stack)
 
 
 async def test_a_socket_stays_the_one_that_was_opened(directory):
@@ -176,7 +176,7 @@ async def test_a_socket_stays_the_one_that_was_opened(directory):
 
     server = await asyncio.start_unix_server(answer, directory / API)
     with contextlib.ExitStack() as stack:
-        path = _opened(directory / API, stack)
+        path = socket_path(directory / API, stack)
         os.rename(directory / API, directory / "elsewhere")
         (directory / API).write_text("another")
         reader, writer = await asyncio.open_unix_connection(path)
@@ -187,7 +187,7 @@ async def test_a_socket_stays_the_one_that_was_opened(directory):
 
 def test_a_pipe_in_the_place_of_the_log_does_not_hang_the_host(directory):
     os.mkfifo(directory / LOG)
-    assert _tail(directory)
+    assert log_tail(directory)
 
 
 # --- a real desktop
@@ -238,4 +238,4 @@ async def test_a_desktop_that_dies_ends_its_process(start_service, directory, un
         display = next(pid for pid, name in names.items() if name == "Xvfb")
         os.kill(display, signal.SIGKILL)
         assert await ended(process, until) == 0
-    assert "the desktop has died" in _tail(directory)
+    assert "the desktop has died" in log_tail(directory)

@@ -72,7 +72,7 @@ def test_every_setting_goes_through_the_json_of_a_spec():
     }
     with gymnasium.make(ID, **options) as env:
         again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
-        assert again.unwrapped._settings == env.unwrapped._settings
+        assert again.unwrapped.settings == env.unwrapped.settings
         assert again.observation_space == env.observation_space
         json.loads(env.spec.to_json())
         again.close()
@@ -89,7 +89,7 @@ def test_a_vector_in_a_fresh_process_needs_no_import():
 
 def test_each_environment_of_a_vector_has_a_machine_of_its_own():
     envs = DesktopVectorEnv(2, TASK, osworld_url=MACHINES)
-    assert [choice.override["osworld_url"] for choice in envs._choices] == MACHINES.split(", ")
+    assert [choice.override["osworld_url"] for choice in envs.choices] == MACHINES.split(", ")
     envs.close()
 
 

@@ -66,7 +66,7 @@ def test_without_tasks_an_environment_can_be_made_and_says_what_a_reset_needs(no
 
 def test_tasks_are_drawn_from_osworlds_folder(bundled_tasks):
     with gymnasium.make(ID) as env:
-        choice = env.unwrapped._choice
+        choice = env.unwrapped.choice
         assert (
             len(choice.task_ids) + len(choice.skipped) == 54 and len(choice.task_ids) >= 8
         )  # without the applications
@@ -78,7 +78,7 @@ def test_tasks_are_drawn_from_osworlds_folder(bundled_tasks):
 def test_a_task_may_be_fixed(bundled_tasks):
     task = "osworld/c288e301-e626-4b98-a1ab-159dcb162af5"
     with gymnasium.make(ID, task=task) as env:
-        assert env.unwrapped._choice.task_ids == (task,)
+        assert env.unwrapped.choice.task_ids == (task,)
 
 
 def test_a_suite_may_be_asked_for_by_a_reset():

@@ -97,7 +97,7 @@ class GuiDockerEnvServer:
         if self.used(token) + self.starting >= self.tokens[token]:
             headers = {"Retry-After": self.retry_after} if self.retry_after else None
             return web.json_response({"message": "Token quota exceeded", "code": 429}, status=429, headers=headers)
-        booting = asyncio.ensure_future(self._boot(token))  # goes on when the client leaves, as the original's thread
+        booting = asyncio.ensure_future(self.boot(token))  # goes on when the client leaves, as the original's thread
         self._tasks.add(booting)
         emulator_id = await asyncio.shield(booting)
         if self.drop_replies:
@@ -112,7 +112,7 @@ class GuiDockerEnvServer:
         data = {"emulator_id": emulator_id, **ports, "token": token}
         return web.json_response({"message": "Emulator started successfully", "code": 0, "data": data})
 
-    async def _boot(self, token: str) -> str:
+    async def boot(self, token: str) -> str:
         self.starting += 1
         await self.gate.wait()
         api, _ = await self._start_machine()

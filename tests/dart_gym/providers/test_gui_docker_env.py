@@ -245,7 +245,7 @@ async def test_with_a_shared_token_a_lost_machine_is_named_and_left_alone(
 
 
 async def test_an_exclusive_token_frees_what_a_killed_server_left(cluster, provider_of, osworld_spec):
-    await cluster._boot(TOKEN)
+    await cluster.boot(TOKEN)
     async with opened(provider_of(cluster)):
         assert len(cluster.emulators) == 1
     async with opened(provider_of(cluster, exclusive_token=True)):

@@ -91,19 +91,19 @@ async def test_machines_are_lent_one_by_one_and_go_to_who_waited_longest(start_m
     first, second, third, fourth = (provider.desktop(osworld_spec) for _ in range(4))
     await first.start()
     await second.start()
-    assert first._shown != second._shown
+    assert first.shown != second.shown
     waiting = [asyncio.create_task(desktop.start()) for desktop in (third, fourth)]
     await asyncio.sleep(0)
-    freed = first._shown
+    freed = first.shown
     await first.stop()
     await waiting[0]
-    assert third._shown == freed and not waiting[1].done()
+    assert third.shown == freed and not waiting[1].done()
     assert (await third.screenshot()).shape == (240, 320, 3)
     await asyncio.gather(second.stop(), third.stop())
     await waiting[1]
     await fourth.stop()
     await fourth.stop()
-    assert len(provider._free) == 2
+    assert len(provider.free) == 2
 
 
 async def test_who_waits_in_vain_or_leaves_takes_no_machine_along(start_machine, osworld_spec):
@@ -136,7 +136,7 @@ async def test_a_machine_that_is_dead_or_has_another_screen_is_given_back(start_
     with pytest.raises(DesktopError):
         await desktop.screenshot()
     assert not desktop.alive
-    assert len(provider._free) == 1
+    assert len(provider.free) == 1
 
 
 @pytest.mark.desktop
@@ -157,5 +157,5 @@ async def test_a_server_uses_the_desktops_of_its_provider(start_desktop, tmp_pat
                 result = await session.reset(task, seed=0, desktop={"width": 320, "height": 240})
                 assert result.terminal is None, result.evaluation
                 assert result.observation.screenshot.shape == (240, 320, 3)
-        assert len(provider._free) == 1
+        assert len(provider.free) == 1
     await api.close()

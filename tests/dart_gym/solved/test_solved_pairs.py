@@ -55,7 +55,7 @@ class Stage:
         evaluator = self.pair.evaluator
         if isinstance(evaluator["func"], list):
             evaluator = {**evaluator, "conj": "and" if solved else "or"}
-        self.scenario._evaluator = evaluator
+        self.scenario.evaluator = evaluator
         evaluation = await self.scenario.evaluate(self.desktop, terminal, [])
         assert evaluation.status is EvaluationStatus.OK, evaluation
         return evaluation

@@ -52,5 +52,5 @@ def test_nothing_that_a_terminal_obeys_is_left(text):
 def test_what_a_model_says_moves_no_cursor_of_the_terminal_that_shows_it(monkeypatch):
     monkeypatch.setattr(agent_cli, "console", Console(file=(written := io.StringIO()), width=80))
     step = Step(thought="\x1b[2Jhm [/nope]", error="\x9b31m", action_error="\x1b]0;title\x07")
-    agent_cli._Printed(InMemory()).step(step)
+    agent_cli.PrintedSteps(InMemory()).step(step)
     assert written.getvalue() == "thought: \\x1b[2Jhm [/nope]\n\\x9b31m\n\\x1b]0;title\\x07\n"

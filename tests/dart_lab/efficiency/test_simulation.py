@@ -27,7 +27,7 @@ def test_every_rollout_is_somewhere_and_in_one_place_only(design):
     simulation = Simulation(SMALL, design)
     simulation.run(1.5, skip_hours=0.0)
     counts = simulation.counts
-    waiting = sum(group.members for group in (*simulation._ready, *simulation._ended, *simulation._groups.values()))
+    waiting = sum(group.members for group in (*simulation.ready, *simulation.ended, *simulation.groups.values()))
     known = counts.trained + counts.no_signal + counts.expired + waiting
     in_training = simulation.scheduler.completed - known
     assert 0 <= in_training <= SMALL.batch_groups * SMALL.group_size

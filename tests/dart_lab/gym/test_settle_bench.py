@@ -33,11 +33,11 @@ async def test_a_later_change_counts_unless_it_is_small_or_where_a_timer_draws(m
     empty, caret, menu, line = (np.zeros((100, 100, 3), np.uint8) for _ in range(4))
     caret[10:30, 5] = menu[:50, :50] = line[90:, :50] = 255
     apart = within(Geometry(0, 0, 100, 100), (0.0, 0.9, 1.0, 1.0))
-    assert await settle_bench._differs_after(Shown(empty, caret), empty, None) == (None, False)
-    seconds, delayed = await settle_bench._differs_after(Shown(empty, menu, empty), empty, apart)
+    assert await settle_bench.differs_after(Shown(empty, caret), empty, None) == (None, False)
+    seconds, delayed = await settle_bench.differs_after(Shown(empty, menu, empty), empty, apart)
     assert seconds is not None and not delayed
-    assert await settle_bench._differs_after(Shown(line), empty, apart) == (None, True)
-    assert (await settle_bench._differs_after(Shown(line), empty, None))[0] is not None
+    assert await settle_bench.differs_after(Shown(line), empty, apart) == (None, True)
+    assert (await settle_bench.differs_after(Shown(line), empty, None))[0] is not None
 
 
 @pytest.mark.desktop

@@ -50,10 +50,10 @@ def test_measures_and_writes_the_keys(tmp_path):
 
 
 def test_ways_that_disagree_are_no_measurement():
-    bench._check_equal("block", 1.0, 1.00001, 1e-4)
+    bench.check_equal("block", 1.0, 1.00001, 1e-4)
     for wrong in (1.1, float("nan")):
         with pytest.raises(DartTrainError, match="its speed means nothing"):
-            bench._check_equal("block", 1.0, wrong, 1e-4)
+            bench.check_equal("block", 1.0, wrong, 1e-4)
 
 
 @pytest.mark.parametrize("arguments", [["--device", "tpu"], ["--model", "70b"], ["--screen", "big"]])
@@ -100,16 +100,16 @@ def test_peak_of_known_devices():
 def test_large_models_take_the_same_way(size, adapters, monkeypatch, tmp_path):
     """bfloat16, checkpointing, adapters, a frozen tower: all of it with fewer and narrower layers."""
     small = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 128}
-    monkeypatch.setitem(bench_models._TEXT, size, {**small, "hidden_size": 256, "vocab_size": 2000})
+    monkeypatch.setitem(bench_models.TEXT, size, {**small, "hidden_size": 256, "vocab_size": 2000})
     vision = {"hidden_size": 64, "depth": 2, "num_heads": 4, "intermediate_size": 96, "fullatt_block_indexes": [1]}
-    monkeypatch.setattr(bench_models, "_VISION", bench_models._VISION | vision)
+    monkeypatch.setattr(bench_models, "VISION", bench_models.VISION | vision)
     options = bench.Options(model=size, steps=7, screen=(84, 56), response=4, micro_batch_tokens=64)
-    own = bench._Workbench(options, tmp_path)
+    own = bench.Workbench(options, tmp_path)
     assert own.trained_tower is not adapters
     assert next(own.model.parameters()).dtype is torch.bfloat16
     samples = own.samples(bench.WINDOWS["window5"])
     separate, merged = (own.run(samples, merged=merged) for merged in (False, True))
-    bench._check_equal("window5", separate.loss, merged.loss, bench.TOLERANCE[torch.bfloat16])
+    bench.check_equal("window5", separate.loss, merged.loss, bench.TOLERANCE[torch.bfloat16])
     assert merged.flops < separate.flops
     trained = [name for name, item in own.model.named_parameters() if item.grad is not None and item.grad.any()]
     assert all("lora" in name for name in trained) if adapters else any("visual" in name for name in trained)

@@ -81,7 +81,7 @@ def fake_gpus(monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (int(free_gib * GIB), 80 * GIB))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
         monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
-        monkeypatch.setattr(device_checks, "_product", lambda device, title: OK)
+        monkeypatch.setattr(device_checks, "matrix_product", lambda device, title: OK)
 
     return fake
 
@@ -128,8 +128,8 @@ def test_attention_is_right_on_the_cpu():
 
 @pytest.mark.train
 def test_wrong_attention_is_found(monkeypatch):
-    right = kernels._COMPUTE["sdpa"]
-    monkeypatch.setitem(kernels._COMPUTE, "sdpa", lambda *given: 1.01 * right(*given))
+    right = kernels.FLEX_COMPUTE["sdpa"]
+    monkeypatch.setitem(kernels.FLEX_COMPUTE, "sdpa", lambda *given: 1.01 * right(*given))
     outcomes = attention_checks.check_attention(setting(2, device="cpu"))
     found = {item.name: item.status for item in outcomes}
     assert found["attention sdpa float32"] is Status.FAILED

@@ -50,20 +50,20 @@ def test_a_full_disk_is_waited_for_and_no_phase_is_forgotten(tmp_path, monkeypat
             self.supervisor = _NoProcesses(60.0 if patient else 0.0)
             self.ticks = 0
 
-        def _tick(self) -> None:
+        def tick(self) -> None:
             self.ticks += 1
 
     monkeypatch.setattr(run_directory, "write_file", write_file)
     line = Line()
     if not patient:
         with pytest.raises(RunDiskFullError):
-            line._write(lambda: line.state.begin("rl"))
+            line.write_state(lambda: line.state.begin("rl"))
         return
-    line._write(lambda: line.state.begin("rl"))
+    line.write_state(lambda: line.state.begin("rl"))
     assert line.ticks == 4 and line.supervisor.disk.count == 1 and not line.supervisor.disk.away
     left[0] = 1
-    assert not line._written(lambda: line.state.touch("rl")), "what is only told is not waited for"
+    assert not line.state_written(lambda: line.state.touch("rl")), "what is only told is not waited for"
     left[0] = 2
-    line._write(lambda: line.state.finish("rl"))
+    line.write_state(lambda: line.state.finish("rl"))
     found = RunState(tmp_path / "state.json")
     assert found.finished("rl") and len(found.values["phases"]["rl"]["spans"]) == 1

@@ -52,6 +52,6 @@ def test_the_trainer_starts_after_the_engines_that_share_its_gpu(shared, tmp_pat
         if next(ticks) == 2:
             run.metrics("rollout").write_text("{}\n")
 
-    pipeline._tick = tick
+    pipeline.tick = tick
     pipeline._train()
     assert order == ["data", "rollout", *(["tick"] * 3 if shared else []), "learn"]

@@ -80,7 +80,7 @@ async def test_a_server_ends_with_what_it_started(run, tmp_path, how):
     if how == "actor lost":
         import ray
 
-        ray.kill(program._actor)
+        ray.kill(program.actor)
     elif how == "told to end":
         program.terminate()
         assert program.wait(60) == 0

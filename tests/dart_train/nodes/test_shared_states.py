@@ -62,7 +62,7 @@ def test_old_versions_of_a_lost_node_are_removed_from_the_store(data, tmp_path):
         (made / "config.json").write_text("{}")
         data.publish(number, made, source="initial" if number == 0 else "training")
     publisher = Publisher(data, tmp_path / "other", tmp_path / "lost" / "v000000", every=1, keep=2)
-    publisher._fail_unfinished()
+    publisher.fail_unfinished()
     left = {entry.key.split("/")[1] for entry in data.files.storage.entries("versions")}
     assert left == {"v000000", "v000003", "v000004"}
     assert [row.version for row in data.checkpoints() if row.status == "DEPRECATED"] == [2, 1]

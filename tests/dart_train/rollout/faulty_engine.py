@@ -39,7 +39,7 @@ class FaultyEngine(EchoEngine):
         self.claims_for_responses: int | None = None
         self.logprob = -1.0
         self.kv_use = 0.0
-        self.most = self._open = 0
+        self.most = self.open_requests = 0
         self.loads: list[int] = []
 
     @property
@@ -50,8 +50,8 @@ class FaultyEngine(EchoEngine):
         self._version = version
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        self._open += 1
-        self.most = max(self.most, self._open)
+        self.open_requests += 1
+        self.most = max(self.most, self.open_requests)
         try:
             if self.hangs or self.deaf:
                 await asyncio.Event().wait()
@@ -61,7 +61,7 @@ class FaultyEngine(EchoEngine):
                 raise self.errors.pop(0)
             made = await super().generate(prompt, sampling)
         finally:
-            self._open -= 1
+            self.open_requests -= 1
         claimed = self._version if self.claims_for_responses is None else self.claims_for_responses
         logprobs = tuple(self.logprob for _ in made.response_ids)
         return dataclasses.replace(made, text=str(self._version), logprobs=logprobs, version=(claimed,) * 2)
@@ -76,7 +76,7 @@ class FaultyEngine(EchoEngine):
             await asyncio.Event().wait()
         info = await super().info()
         claimed = info.version if self.claims is None else self.claims
-        return dataclasses.replace(info, version=claimed, kv_use=self.kv_use, in_flight=self._open)
+        return dataclasses.replace(info, version=claimed, kv_use=self.kv_use, in_flight=self.open_requests)
 
 
 @contextlib.asynccontextmanager

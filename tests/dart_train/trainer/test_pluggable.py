@@ -138,7 +138,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     assert [row["step"] for row in read_metrics(run.metrics("trainer"))] == [1, 2, 3]
     config["trainer"]["options"]["beta"] = 0.1
     with pytest.raises(ConfigError, match="reinforce:Reinforce does not take these settings"):
-        learn._learn_with(ProcessContext(parse_config(config), run))
+        learn.learn_with(ProcessContext(parse_config(config), run))
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_images_run_once_a_lease_and_nothing_changes(
         )  # fmt: skip
         trainer = DartGRPOTrainer(model_dir, config, data)
         images: list[int] = []
-        size = trainer.steps._collator._patches.vision.resized(*IMAGE_SIZE)
+        size = trainer.steps.collator.patches.vision.resized(*IMAGE_SIZE)
         trainer.model.model.visual.register_forward_pre_hook(
             lambda module, args, kwargs, images=images, own=[1, size[0] // 14, size[1] // 14]: images.append(
                 sum(grid != own for grid in kwargs["grid_thw"].tolist())  # not that of the published fingerprints

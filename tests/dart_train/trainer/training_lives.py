@@ -136,7 +136,7 @@ def _score_in_chunks(trainer) -> None:
     from dart_train.trainer import policy_logprobs
 
     policy_logprobs.LOGITS_AT_ONCE = 7 * 151936
-    trainer.publisher._publish = lambda *taken, **more: None
+    trainer.publisher.publish_as = lambda *taken, **more: None
 
 
 def _poison(trainer, at: int) -> None:
@@ -159,7 +159,7 @@ def _run_out_of_memory(trainer) -> None:
     """Let the last rank's memory run out once, with the gradient of a micro-batch made."""
     import torch
 
-    backward, failed = trainer.steps._backward, []
+    backward, failed = trainer.steps.backward, []
 
     def failing(loss):
         backward(loss)
@@ -167,7 +167,7 @@ def _run_out_of_memory(trainer) -> None:
             failed.append(True)
             raise torch.OutOfMemoryError("CUDA out of memory. It has to be made again")
 
-    trainer.steps._backward = failing
+    trainer.steps.backward = failing
 
 
 def _cut_off_the_optimizer(trainer, step: int, *, beside: bool) -> None:

@@ -213,7 +213,7 @@ async def _demonstrations(
             oracle.append(click)
             await episode.desktop.perform(click)
             await episode.look(screens)
-        others = [button.center for button in episode.desktop._buttons]
+        others = [button.center for button in episode.desktop.buttons]
         for step in range(2):
             for _ in range(40):
                 target = oracle[step]

@@ -52,10 +52,10 @@ class MiniWobScenario:
 
     def __init__(self) -> None:
         self._desktop: Desktop | None = None
-        self._devtools: DevTools | None = None
+        self.devtools: DevTools | None = None
         self._root_url = ""
         self._written: set[str] = set()
-        self._page = ""  # what the browser shows; "" when nobody knows
+        self.page = ""  # what the browser shows; "" when nobody knows
         self._keys = self._clicks = 0  # how many sentinels the page has been sent
         self._done = False
         self._reward = 0.0
@@ -68,7 +68,7 @@ class MiniWobScenario:
         await desktop.release_inputs()
         await desktop.perform(Move(desktop.spec.width - 1, desktop.spec.height - 1))
         held_out = seed < FIRST_TRAINING_SEED if task.raw.get("keeps_apart") else None
-        state = await self._start_episode(desktop, seed, held_out) if page == self._page else None
+        state = await self._start_episode(desktop, seed, held_out) if page == self.page else None
         if state is None:
             await self._load(desktop, page)
             state = await self._start_episode(desktop, seed, held_out)
@@ -89,7 +89,7 @@ class MiniWobScenario:
             await self._count_sentinels()
         state = await self._ask(desktop, sentinel_after(action), "dart.step({keys}, {clicks})")
         if state is None:  # the action led out of the page (which `page.js` tries to prevent): the task is lost
-            self._page = ""
+            self.page = ""
             self._left_page = True
             self._done = True
             return True
@@ -108,56 +108,56 @@ class MiniWobScenario:
 
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of a perfect user of the page."""
-        if self._devtools is None or not self._page:
+        if self.devtools is None or not self.page:
             raise TaskError("there is no page to know the way on: call reset first")
         try:
-            return action_from_dict(await self._devtools.evaluate(f"dart.oracle({json.dumps(self._page)})"))
+            return action_from_dict(await self.devtools.evaluate(f"dart.oracle({json.dumps(self.page)})"))
         except (DevToolsError, ValueError) as error:
-            raise TaskError(f"the oracle of miniwob/{self._page} does not know the way: {error}") from error
+            raise TaskError(f"the oracle of miniwob/{self.page} does not know the way: {error}") from error
 
     async def close(self) -> None:
         """Let go of the browser."""
-        devtools = self._devtools
-        self._devtools = None
+        devtools = self.devtools
+        self.devtools = None
         self._desktop = None
         if devtools is not None:
             await devtools.close()
 
     async def _attach(self, desktop: Desktop) -> None:
-        if self._desktop is desktop and self._devtools is not None:
+        if self._desktop is desktop and self.devtools is not None:
             return
         await self.close()
         if not desktop.spec.margin:
             raise TaskError("MiniWoB++ runs on desktops that DART-Gym starts: the page gives signs below the screen")
         home = (await desktop.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])).stdout.decode()
         self._root_url = f"file://{home}/{_FOLDER}"
-        self._devtools = await DevTools.connect(desktop, port=DEVTOOLS_PORT)
+        self.devtools = await DevTools.connect(desktop, port=DEVTOOLS_PORT)
         width, height = layout_size(desktop.spec)
-        await self._devtools.call(
+        await self.devtools.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
-        await self._devtools.call("Page.bringToFront")  # gives the page the keyboard
-        self._desktop, self._page = desktop, ""
+        await self.devtools.call("Page.bringToFront")  # gives the page the keyboard
+        self._desktop, self.page = desktop, ""
         self._written.clear()
 
     async def _load(self, desktop: Desktop, page: str) -> None:
-        assert self._devtools is not None  # for the type checker: `_attach` came first
+        assert self.devtools is not None  # for the type checker: `_attach` came first
         for path in miniwob_pages.files_of(page):
             if path not in self._written:
                 await desktop.write_file(f"/home/user/{_FOLDER}/{path}", miniwob_pages.read(path))
                 self._written.add(path)
-        await self._devtools.navigate(f"{self._root_url}/{miniwob_pages.page_path(page)}")
-        await self._devtools.evaluate(_script())
+        await self.devtools.navigate(f"{self._root_url}/{miniwob_pages.page_path(page)}")
+        await self.devtools.evaluate(_script())
         images = [
             f"{self._root_url}/{path}" for path in miniwob_pages.files_of(page) if path.endswith(miniwob_pages.IMAGES)
         ]
-        await self._devtools.evaluate(f"dart.load({json.dumps(images)})")
-        await self._devtools.evaluate("dart.painted()")
+        await self.devtools.evaluate(f"dart.load({json.dumps(images)})")
+        await self.devtools.evaluate("dart.painted()")
         for sent, patience_ms in enumerate(_LISTEN_MS, start=1):
             await desktop.perform(_BOTH)
-            if await self._devtools.evaluate(f"dart.listens({patience_ms})"):
+            if await self.devtools.evaluate(f"dart.listens({patience_ms})"):
                 await self._count_sentinels(sent)
-                self._page = page
+                self.page = page
                 return
         raise DesktopTimeoutError(f"the page {page} got no input within {sum(_LISTEN_MS)} ms after it was loaded")
 
@@ -167,9 +167,9 @@ class MiniWobScenario:
 
     async def _count_sentinels(self, sent: int = -1) -> None:
         """Take the page's count, once it is `sent` of each kind or does not grow any more."""
-        assert self._devtools is not None  # for the type checker: `_attach` came first
+        assert self.devtools is not None  # for the type checker: `_attach` came first
         try:
-            seen = await self._devtools.evaluate(f"window.dart ? dart.settled({sent}) : null")
+            seen = await self.devtools.evaluate(f"window.dart ? dart.settled({sent}) : null")
         except DevToolsError:
             return  # the page is gone, which the next question will find
         if seen is not None:
@@ -177,13 +177,13 @@ class MiniWobScenario:
 
     async def _ask(self, desktop: Desktop, sentinel: Press | Click, call: str) -> dict[str, Any] | None:
         """Call a function of the page once it has handled all input so far; None when the page is gone."""
-        assert self._devtools is not None  # for the type checker: `_attach` came first
+        assert self.devtools is not None  # for the type checker: `_attach` came first
         await desktop.perform(sentinel)
         self._keys += sentinel is not _CLICK
         self._clicks += sentinel is not _KEY
         known = call.format(keys=self._keys, clicks=self._clicks)
         try:
-            state = await self._devtools.evaluate(f"window.dart ? {known} : null")
+            state = await self.devtools.evaluate(f"window.dart ? {known} : null")
         except DevToolsError:
             return None  # navigated away while it was asked
         if state is not None and not state["arrived"]:
