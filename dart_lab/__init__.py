@@ -1,4 +1,4 @@
-"""The laboratory: what the project needs to study itself. In a checkout only, never in the wheel.
+"""The laboratory: tools with which the project studies itself. In a checkout only, never in the wheel.
 
 It plugs into the product by the entry points in `dart_lab.dist-info`, which are found where the checkout is, without an
 installation. The product imports nothing of it. Each `bench` command prints a table for people and, with `--json FILE`,

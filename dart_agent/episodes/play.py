@@ -186,7 +186,7 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
 
 
 def _progress(result: StepResult) -> float | None:
-    """How far the task is, where its scenario knows."""
+    """Return how far the task is, if its scenario knows."""
     found = result.info.get("progress")
     return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else None
 

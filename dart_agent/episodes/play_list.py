@@ -33,7 +33,7 @@ from dart_gym.utils.backoff import backoff
 from dart_gym.utils.waits import retrying
 
 ATTEMPTS = 3
-"""How often an episode that the environment lost is played."""
+"""Attempts at an episode that the environment lost."""
 
 EVERYONES = frozenset({
     ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN, ErrorCode.AUTH, ErrorCode.PROTOCOL, ErrorCode.CONFIGURATION,

@@ -1,4 +1,4 @@
-"""Whether two screenshots show the same: with what changes by itself, pointer and clocks, painted over. Pure."""
+"""Comparison of two screenshots after painting over what changes by itself: the pointer and clocks. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -44,9 +44,9 @@ _BEGINNING = (
 )  # fmt: skip
 _TRAJECTORY_FIELDS = frozenset(field.name for field in fields(Trajectory)) - {"steps"}
 _SELDOM = {"forked_from": "", "fork_step": 0, "deterministic": True}
-"""Of the beginning, what is written only where it is something else."""
+"""Fields of the beginning that are written only where they differ from their default."""
 _END_SELDOM: dict[str, Any] = {"rewards": {}, "reward": None}
-"""Of the end, what is written only where it is something else."""
+"""Fields of the end that are written only where they differ from their default."""
 
 _END = tuple(
     field.name
@@ -62,7 +62,7 @@ _STEP_SELDOM: dict[str, Any] = {
     "rewards": {},
     "reward": None,
 }
-"""Of a step, what is written only where it is something else."""
+"""Fields of a step that are written only where they differ from their default."""
 
 _STEP = tuple(field.name for field in fields(Step) if field.name in _STEP_FIELDS - _STEP_SELDOM.keys())
 _LONGEST_NAME = 150

@@ -29,7 +29,7 @@ _DRAWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How policy B differs from policy A.
+    """Difference between two policies, A and B.
 
     Attributes:
         tasks: tasks with episodes of both that count.

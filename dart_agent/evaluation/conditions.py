@@ -1,4 +1,4 @@
-"""What decides a score beside the policy: protocols, and how two evaluations or one and a published number differ.
+"""Conditions of a score apart from the policy: protocols, and differences between evaluations or from published ones.
 
 Invariants:
     - Scores of other pacing, step limits, screens or evaluators are of another environment: they are not compared.
@@ -25,7 +25,7 @@ from dart_gym.core.suggestions import suggest
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a benchmark's runner plays.
+    """The protocol by which a benchmark's runner plays.
 
     Attributes:
         pacing: how long it waits, a name of `dart_gym.sessions.reset_request`.

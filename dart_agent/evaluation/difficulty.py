@@ -1,4 +1,4 @@
-"""How hard tasks are, by policy: pass rates with 95 % intervals, in a small file that a suite carries beside its tasks.
+"""Difficulty of tasks: pass rates of policies with 95 % intervals, in a small file next to a suite's tasks.
 
 `dart-agent eval` and `dart-gym bench difficulty` write it (`--difficulty`), `data.curation.difficulty` reads it.
 

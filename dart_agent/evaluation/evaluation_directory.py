@@ -1,4 +1,4 @@
-"""The directory of an evaluation: what was asked for and which episodes are done. A killed run goes on with it.
+"""The directory of an evaluation: its settings and the finished episodes. A killed evaluation resumes from it.
 
     evaluation.json         the plan: policy, settings, tasks, seeds
     trajectories/, images/  the recorded episodes (`dart_agent.episodes.trajectory_format`)
@@ -42,7 +42,7 @@ MANIFEST = "evaluation.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is evaluated; `settings` are plain JSON: whatever else changes what the policy does. See `play`."""
+    """Settings of an evaluation; `settings` is plain JSON with everything else that changes the policy. See `play`."""
 
     policy: str
     tasks: tuple[str, ...]

@@ -57,7 +57,7 @@ def group_table(groups: Sequence[GroupScore]) -> Table:
 
 
 def ending_lines(total: TaskScore) -> list[str]:
-    """How episodes ended, and who lost those that do not count."""
+    """Return how episodes ended, and what lost those that do not count."""
     lines = [f"ended as: {_counted(total.terminals)}"]
     if total.lost:
         by = ", ".join(f"{count} by the {name}" for name, count in _by_number(total.lost_by))

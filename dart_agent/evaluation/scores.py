@@ -1,4 +1,4 @@
-"""What the episodes of a policy say about it: success rates, pass@k and their intervals. Pure functions of values.
+"""Statistics of a policy's episodes: success rates, pass@k and their intervals. Pure functions of values.
 
 Invariants:
     - An episode that was lost (environment, evaluator, engine) is counted apart; it is never a failure of the policy.

@@ -1,4 +1,4 @@
-"""What recorded episodes can become, by name: `dart-agent export --as NAME`."""
+"""Exporters of recorded episodes, by name: `dart-agent export --as NAME`."""
 
 from pathlib import Path
 from typing import Protocol

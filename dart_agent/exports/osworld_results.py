@@ -30,12 +30,12 @@ from dart_gym.utils.png import encode_png
 ACTION_SPACE = "dart"
 OBSERVATION_TYPE = "screenshot"
 _ABOUT = ("task_id", "seed", "instruction", "source", "policy", "app")
-"""What the first line says of the episode, for `dart-agent import`; OSWorld passes over it."""
+"""Facts about the episode in the first line, for `dart-agent import`; OSWorld ignores them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What lies below `root` afterwards.
+    """Layout of the files below `root` after an export.
 
     Attributes:
         episodes: episodes with a `result.txt`.

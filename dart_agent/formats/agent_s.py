@@ -53,7 +53,7 @@ class AgentSFormat:
         self._single = single
 
     def space(self, screen: Screen) -> CoordinateSpace:
-        """That of the screen: descriptions have no coordinates."""
+        """Coordinates are the screen's: descriptions have no coordinates."""
         return CoordinateSpace.of(screen)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:

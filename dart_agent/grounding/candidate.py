@@ -1,4 +1,4 @@
-"""What a grounder is asked and what it answers: places in pixels of the real screen, whatever size a model sees.
+"""Questions to a grounder and its answers: places in pixels of the real screen, regardless of the model's image size.
 
 A grounder that finds nothing answers with no candidate, it never guesses; the first candidate is the best one.
 """

@@ -1,4 +1,4 @@
-"""How often a grounder is right, by application, platform, kind and size of the element, with 95 % intervals."""
+"""Accuracy of a grounder by application, platform, kind and size of the element, with 95 % intervals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

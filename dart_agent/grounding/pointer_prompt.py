@@ -40,7 +40,7 @@ def has_head(model_dir: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class PointerPrompt:
-    """How one pointer model is asked; `system` is its system message, "" for none."""
+    """Prompt of one pointer model; `system` is its system message, "" if it has no such message."""
 
     tokens: ModelTokens
     vision: VisionSpec

@@ -22,7 +22,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 
 RADIUS, MARGIN = 7, 500
-"""Of the circle, and of what is shown around it on every side, in pixels."""
+"""Radius of the circle, and the margin around it on every side that is shown, in pixels."""
 ACCEPTED = 0.95
 """Published for ScreenSpot-Pro; 0.8 for ScreenSpot and v2."""
 _QUESTION = (

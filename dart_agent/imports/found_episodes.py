@@ -1,4 +1,4 @@
-"""What an importer finds: episodes to record, and what cannot be one, with the reason.
+"""Results of an importer: episodes to record, and items that cannot become one, with the reason.
 
 Nothing in a data set of others is trusted. A line is read up to a length, a path leads nowhere but below the data set,
 an image is opened before its episode counts, and an action that points off its screenshot is refused.
@@ -29,7 +29,7 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something that is not imported: what it is, and why."""
+    """An item that is not imported, and the reason."""
 
     where: str
     why: str

@@ -31,7 +31,7 @@ PROBLEMS_KEPT = 20
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did.
+    """Counts of an import.
 
     Attributes:
         imported: episodes that were written.

@@ -1,4 +1,4 @@
-"""How far a judge agrees with evaluators: accuracy, Cohen's kappa, false successes, with intervals. Pure.
+"""Agreement of a judge with evaluators: accuracy, Cohen's kappa, false successes, with intervals. Pure.
 
 Intervals are Wilson's, of 95 %. That of kappa is the interval of the observed agreement, carried over with the
 agreement by chance as it was found (Cohen, Educational and Psychological Measurement 20, 1960):

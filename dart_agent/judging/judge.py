@@ -44,7 +44,7 @@ class JudgeError(DartGymError):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a judge says of an episode.
+    """A judge's opinion of an episode.
 
     Attributes:
         value: of the episode, in [0, 1]; None for an answer that is no judgement, or where it judges steps only.

@@ -1,4 +1,4 @@
-"""A judge on recorded episodes: what it says of each beside the evaluator's score, and how far the two agree."""
+"""A judge on recorded episodes: its opinion of each next to the evaluator's score, and how far the two agree."""
 
 from __future__ import annotations
 

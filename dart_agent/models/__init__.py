@@ -1,1 +1,1 @@
-"""What is known of a model without torch: its tokens, image patches and coordinates; and tiny models for tests."""
+"""Facts about a model that need no torch: its tokens, image patches and coordinates; and tiny models for tests."""

@@ -50,7 +50,7 @@ def smart_resize(
 
 @dataclass(frozen=True, slots=True)
 class CoordinateSpace:
-    """How a model's coordinates relate to the screen.
+    """Relation of a model's coordinates to the screen.
 
     Attributes:
         screen: (width, height) of the real screen in pixels.

@@ -24,7 +24,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, slots=True)
 class VisionSpec:
-    """How a model wants its images.
+    """How a model expects its images.
 
     Attributes:
         merge_size: patches on each side of the square that becomes one token.
@@ -107,7 +107,7 @@ class VisionSpec:
         return 1, height // self.patch_size, width // self.patch_size
 
     def num_tokens(self, image: NDArray[np.uint8]) -> int:
-        """How many `<|image_pad|>` an image takes."""
+        """Return the number of `<|image_pad|>` tokens of an image."""
         _, rows, columns = self.grid(image)
         return rows * columns // self.merge_size**2
 

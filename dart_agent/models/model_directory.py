@@ -9,11 +9,11 @@ from dart_gym.core.errors import ConfigurationError
 _SAMPLE = 1 << 20
 
 DIGESTS, FINGERPRINT, TRAINER_STATE = "digests.json", "fingerprint.json", "dart_state.json"
-"""What a trainer writes beside the weights of a version, and is true of these weights alone."""
+"""Files that a trainer writes next to the weights of a version, and that hold for these weights only."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _OF_WEIGHTS = frozenset({"config.json", "generation_config.json", DIGESTS, FINGERPRINT, TRAINER_STATE})
-"""What `save_pretrained` or a trainer writes anew, so that it is never copied from another directory."""
+"""Files that `save_pretrained` or a trainer writes itself, so that they are never copied from another directory."""
 
 Decoder = Callable[[Sequence[int]], list[str]]
 """Token ids -> the text of each."""

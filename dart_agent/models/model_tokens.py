@@ -25,7 +25,7 @@ _WRITABLE = frozenset(
     {"<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|quad_start|>", "<|quad_end|>"}
 )
 POINTER_TOKENS = ("<|recipient|>", "<|diff_marker|>", "<|pointer_start|>", "<|pointer_end|>", "<|pointer_pad|>")
-"""What GUI-Actor adds to the vocabulary; the last one is <ACTOR>."""
+"""Tokens that GUI-Actor adds to the vocabulary; the last one is <ACTOR>."""
 _MARKUP = re.compile(r"(<\|[a-z_]+\|>|\{[a-z]+\})")
 
 
@@ -125,7 +125,7 @@ class ModelTokens:
 
     @property
     def actor_id(self) -> int | None:
-        """Of <ACTOR>: what follows it is a patch, not a token; None for a model that points in no such way."""
+        """Id of <ACTOR>, which a patch follows instead of a token; None for models without it."""
         return self._tokenizer.token_to_id(POINTER_TOKENS[-1])
 
     def encode(self, text: str) -> list[int]:

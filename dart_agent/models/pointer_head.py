@@ -32,7 +32,7 @@ class PointerHead(nn.Module):
     """From patches and a state to log-probabilities; `width` of the hidden states, `inner` of the MLPs."""
 
     actor_id = -1
-    """Of the token <ACTOR>, where the head is attached to a backbone."""
+    """Id of the token <ACTOR> of the backbone that the head is attached to."""
 
     def __init__(self, width: int, inner: int, dropout: float = DROPOUT) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class HumanPolicy:
 
     @property
     def waits(self) -> bool:
-        """Whether a person has been asked and has not answered yet."""
+        """Return whether a person has been asked and has not answered yet."""
         return self._answer is not None and not self._answer.done()
 
     async def state(self, turn: int, waiting: bool = False, drives: str = "person") -> dict[str, object]:

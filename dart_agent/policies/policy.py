@@ -14,7 +14,7 @@ from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What a policy is told at the start."""
+    """The beginning of an episode, as a policy is told of it."""
 
     task_id: str
     instruction: str
@@ -23,7 +23,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy decided.
+    """A policy's decision.
 
     Attributes:
         actions: to be carried out in order; empty only if `terminal` is set.
@@ -58,7 +58,7 @@ class Policy(Protocol):
 
 
 class PlayableSession(Protocol):
-    """What of a session is needed: `dart_gym.sessions.session.Session` and the cluster's client both have it."""
+    """The part of a session that a policy needs: `dart_gym.sessions.session.Session` and a cluster's client have it."""
 
     async def reset(
         self,

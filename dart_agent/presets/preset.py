@@ -1,4 +1,4 @@
-"""What a preset is: a model's published behaviour as values, each with where it was read. One YAML file of them each.
+"""Presets: a model's published behaviour as values, each with its source. One YAML file per preset.
 
 Invariants:
     - A preset is data. What it fixes beyond `Layout` are settings that a user can also write one by one, so whatever
@@ -26,7 +26,7 @@ OSWORLD_PASSWORD = "osworld-public-evaluation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a history becomes messages. Texts are templates in chat markup.
+    """Layout of a history as messages. Texts are templates in chat markup.
 
     `{instruction}`, `{image}`, `{previous}`, `{width}` and `{height}` (of the image that the model sees), `{password}`,
     `{language}` and `{date}` are filled in; other braces are text.

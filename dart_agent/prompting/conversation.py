@@ -35,7 +35,7 @@ from dart_gym.core.section import Section, as_mistake
 
 
 class ConversationConfig(Section):
-    """How prompts are made. A run's `agent` section is one, too."""
+    """Settings of prompts; also a run's section `agent`."""
 
     preset: str | None = Field(
         None,
@@ -103,7 +103,7 @@ class ConversationConfig(Section):
 
     @property
     def dropped_at_once(self) -> int:
-        """How many screenshots are dropped at once: `block`, or what 0 stands for.
+        """Return the number of screenshots that are dropped at once: `block`, or the value that 0 stands for.
 
         A preset keeps its publisher's window. A block window needs the response to every screenshot that it keeps.
         """
@@ -143,7 +143,7 @@ class _Turn:
 
 
 def layout_of(config: ConversationConfig, action_format: ActionFormat) -> Layout:
-    """How messages are laid out.
+    """Layout of messages.
 
     Raises:
         ConfigurationError: a prompt of UI-TARS for another format.

@@ -1,4 +1,4 @@
-"""What the page asks of directories: the episodes that lie there, each of them, two policies compared, a run's metrics.
+"""Data of the page from directories: a list of episodes, single episodes, comparisons of policies, a run's metrics.
 
 `render_page` is the page as one file instead, with an episode in it, which loads nothing and sends nothing.
 
@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 SHOWN_WORDS = 300
 """Characters of a text in the list."""
 POINTS = 400
-"""Of a curve, about."""
+"""Approximate number of points of a curve."""
 FIRST_S, MORE_S = 0.25, 1.0
 """For how long files are read for a page's first list, and for the ones after it."""
 RUN = "run.json"
 """The file that each directory of a run has."""
 _KINDS = {"evaluation": "evaluation", "rollout": "rollout", "fork": "rollout"}
-"""What an episode was played for, by its source; all other sources demonstrate."""
+"""Purposes of episodes by source; episodes of all other sources are demonstrations."""
 _EPISODE = (
     "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
     "error", "timings", "task_hash", "app", "attempts", "ended_at",
@@ -61,7 +61,7 @@ class Listed(NamedTuple):
     source: str
     episode: Trajectory
     version: int
-    """Of the list that first had it like this."""
+    """Version of the list in which the entry first appeared in this form."""
 
 
 class RecordedEpisodes:
@@ -230,7 +230,7 @@ def may_hold_episodes(root: Path) -> bool:
 
 
 def _metrics_of(root: Path) -> dict[str, Any]:
-    """Of each module of a run about `POINTS` lines of its metrics, evenly spaced, with the last whole one."""
+    """Return about `POINTS` evenly spaced lines of the metrics of each process of a run, with the last complete one."""
     found = {}
     for path in sorted(root.glob("metrics/*.jsonl")):
         lines = path.read_text(errors="replace").split("\n")[-2::-1]

@@ -61,7 +61,7 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
     "mode": lambda value: {"rollout.mode": value},
     "rewards": {"true": {"trainer.shuffle_rewards": False}, "shuffled": {"trainer.shuffle_rewards": True}},
 }  # fmt: skip
-"""What a switch sets, by its value. A name with a dot is that key of the configuration itself."""
+"""Keys that a switch sets, by its value. A name with a dot is a key of the configuration itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the runs of an ablation came to: one table and one picture. What was not measured is None, never 0.
+"""Results of an ablation's runs: one table and one picture. Values that were not measured are None, never 0.
 
 Intervals are of the mean over seeds, by Student's t at 95 %, and a difference from the base is paired by seed,
 whose runs share model, tasks' seeds and evaluation. How soon a success is reached is a median. One seed has none.

@@ -83,7 +83,7 @@ async def screens_found(name: str, rival: str, steps: int, seed: int) -> int:
 
 
 def ratio_of(found: Found, rival: str, seed: int = 0) -> tuple[float, float, float]:
-    """How many times as many screens the explorer found as a rival, with a 95 % interval. Pure."""
+    """Return the ratio of screens that the explorer and a rival found, with a 95 % interval. Pure."""
     names = sorted({name for name, way in found if way == rival})
     pairs = [(found[name, "explorer"], found[name, rival]) for name in names]
 

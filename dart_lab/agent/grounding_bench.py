@@ -47,7 +47,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: seconds of each training, screens to train on and to score on, of each size."""
+    """Size of the measurement: seconds of each training, screens to train on and to score on, of each size."""
 
     seconds: float = 120.0
     screens: int = 600

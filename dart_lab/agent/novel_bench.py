@@ -46,7 +46,7 @@ Screens = dict[str, Sequence[Screen]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: steps of each exploration, seconds of processor time of both trainings."""
+    """Size of the measurement: steps of each exploration, seconds of processor time of both trainings."""
 
     old: tuple[str, ...] = ("mousepad", "zenity-list", "zenity-forms", "eog", "evince")
     novel: tuple[str, ...] = ("galculator", "file-roller")

@@ -1,4 +1,4 @@
-"""How many UI-TARS responses a second one core reads, beside the published package `ui-tars`.
+"""UI-TARS responses that one core parses in a second, compared with the published package `ui-tars`.
 
 Both read the same responses to the end: ours to typed actions in pixels, theirs to the pyautogui source that an agent
 would run. Rounds of the two alternate, and the best of each counts, so that a busy machine disturbs both alike. Time is

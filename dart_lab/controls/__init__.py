@@ -1,1 +1,1 @@
-"""Controls: what a run is compared with to see that it learned from its rewards."""
+"""Controls: comparisons that show whether a run learned from its rewards."""

@@ -1,4 +1,4 @@
-"""The best constant click of a task: what a policy reaches that looks at neither screen nor instruction.
+"""The best constant click of a task: the score of a policy that looks at neither screen nor instruction.
 
 Candidates are the places where the oracle's clicks lie densest. Each is played on real desktops, clicked at every
 step, and the best one counts: chosen on the very seeds that it is scored on, which favours the baseline.

@@ -104,7 +104,7 @@ def report(findings: Findings) -> Report:
 
 
 def ratios(coupled: Outcome, dart: Outcome) -> dict[str, float]:
-    """How many times better. Pure."""
+    """Return by which factor each figure is better. Pure."""
     return {
         "env_utilisation_ratio": dart.env_utilisation / coupled.env_utilisation,
         "throughput_ratio": dart.throughput / coupled.throughput,

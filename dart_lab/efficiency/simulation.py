@@ -33,7 +33,7 @@ from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What waits for what.
+    """The design of a loop: which part waits for which.
 
     Attributes:
         mode: of the scheduler; batch-wise rollouts also wait for training and for all engines.
@@ -74,7 +74,7 @@ ROLLING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one simulated run came to, after its first part was left out.
+    """Results of one simulated run without its first part.
 
     Attributes:
         env_utilisation: seconds in reset, step and evaluate over workers x wall.
@@ -209,7 +209,7 @@ class Simulation:
     # --- desktops -----------------------------------------------------------------------------------------------
 
     def _worker(self, worker: int) -> Process:
-        """One desktop: what `RolloutService._worker` and `episode.play` do."""
+        """One desktop: simulates `RolloutService._worker` and `episode.play`."""
         while True:
             held = self.breakers.held()
             assignment = self.scheduler.next(worker, admitted=self._admitted(), held=held)

@@ -124,7 +124,7 @@ FITTED_TRAIN_S = (0.7, 0.85, 1.0, 1.15)
 
 
 def misfit(coupled: Outcome) -> float:
-    """How far a coupled outcome is from the paper's: the sum of the squared logarithms of the three ratios. Pure."""
+    """Return how far a coupled outcome is from the paper's: the sum of the squared logarithms of three ratios. Pure."""
     return sum(math.log(getattr(coupled, name) / value) ** 2 for name, value in COUPLED_IN_THE_PAPER.items())
 
 
@@ -141,7 +141,7 @@ def calibrate(runner: Runner, setting: Setting) -> dict[tuple[float, float], flo
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """What the search has found.
+    """Results of the search.
 
     Attributes:
         desktops: of the best cluster.

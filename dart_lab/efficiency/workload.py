@@ -1,4 +1,4 @@
-"""What is simulated: the latencies of desktops, models and trainer in the published setting, and episodes from them.
+"""The simulated workload: latencies of desktops, models and trainer in the published setting, and episodes from them.
 
 Every number has a source; two that nobody published, `tail` and `train_s_per_action`, are fitted to the figures that
 the paper gives for its *coupled* baseline (`study.calibrate`, docs/results/efficiency.md). Nothing is chosen by mode.
@@ -74,7 +74,7 @@ class ModelTimes:
 
 
 BROKEN = "broken"
-"""How the names of tasks begin that lose their desktops."""
+"""Prefixes of the names of tasks that lose their desktops."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The environment cluster: what a websocket adds to a step, how many steps a server gives, and what waiting costs.
+"""The environment cluster: the websocket's share of a step, the steps per second of a server, and the cost of waiting.
 
 - (a) The same 1080p screen (a photograph of a real desktop, on drawn desktops, so that only the way differs) stepped
   in this process and by a server's process on a Unix socket, one step of each way in turn: with every codec, and as a
@@ -57,7 +57,7 @@ AIMS = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """Size of the measurement.
 
     Attributes:
         overhead_steps: of each codec, in (a).

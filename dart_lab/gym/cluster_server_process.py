@@ -73,7 +73,7 @@ class BenchServer:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's id."""
         assert self._process is not None  # started
         return self._process.pid
 

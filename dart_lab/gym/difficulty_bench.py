@@ -1,4 +1,4 @@
-"""How hard tasks are: what policies reach that do not look at screen and instruction, on held-out seeds.
+"""Difficulty of tasks: scores, on held-out seeds, of policies that look at neither screen nor instruction.
 
 random      clicks, texts, keys and scrolls by chance, as many as the task allows
 click       the best of the places where the oracle clicks most, clicked at every step

@@ -184,7 +184,7 @@ async def differs_after(
 
 
 def differing_pixels(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
-    """How many pixels of two (H, W, 3) screens differ. Pure."""
+    """Return the number of pixels in which two (H, W, 3) screens differ. Pure."""
     if np.array_equal(one, other):
         return 0
     return int((one != other).any(axis=2).sum())

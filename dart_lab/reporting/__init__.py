@@ -1,1 +1,1 @@
-"""What every benchmark gives: named numbers, where they were measured, the aims they are held against."""
+"""Results of benchmarks: named numbers, the machine that they were measured on, the aims that they are held against."""

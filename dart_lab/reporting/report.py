@@ -1,4 +1,4 @@
-"""What every benchmark gives: named numbers, where they were measured, and the aims that they are held against.
+"""Results of benchmarks: named numbers, the machine that they were measured on, the aims that they are held against.
 
 `{"bench": name, "machine": {...}, "keys": {name: number}}` is the JSON; comparisons are ratios within one run.
 """
@@ -20,7 +20,7 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a number should be: at least, or at most."""
+    """The aim for a number: at least, or at most."""
 
     limit: float
     at_most: bool

@@ -53,7 +53,7 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """Size of the measurement.
 
     Attributes:
         rows: trajectories in the run that is leased from.

@@ -1,4 +1,4 @@
-"""Step records of made-up trajectories, in the layout of the conversation: what the trainer's benchmark trains on.
+"""Step records of made-up trajectories, in the layout of the conversation, for the trainer's benchmark.
 
 The ids are those that a rollout leaves behind: an instruction with the first screenshot, then responses and
 screenshots in turns, of which a window is kept.

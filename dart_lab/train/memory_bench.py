@@ -1,4 +1,4 @@
-"""What a trainer takes of memory on this machine's CPU, beside what `rank_memory` says that it takes.
+"""Memory of a trainer on this machine's CPU, compared with the estimate of `rank_memory`.
 
 Each measurement is a process for each rank. It first trains a tiny model, so that libraries are loaded and their memory
 is taken; what the model of the measured size takes beyond that is measured as the most resident memory at any moment.
@@ -56,7 +56,7 @@ LOADED = TinyModelConfig(
     vision_layers=3,
     vision_intermediate_size=384,
 )
-"""What ranks read their parts of: 58 million weights, so that libraries' own memory does not show."""
+"""A model that ranks read their parts of: 58 million weights, so that libraries' own memory does not show."""
 SCREEN = (224, 336)
 ROWS, TOKENS = 4, 512
 """Trajectories of one step each that a lease holds, and tokens of a micro-batch: one row."""

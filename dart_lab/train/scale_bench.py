@@ -52,7 +52,7 @@ AIMS = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """Size of the measurement.
 
     Attributes:
         desktops: drawn ones, on all servers together.

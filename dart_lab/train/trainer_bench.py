@@ -1,4 +1,4 @@
-"""What merged rows and cached image work save: one optimizer batch, with them and without, in one process.
+"""Savings by merged rows and cached image work: one optimizer batch, with them and without, in one process.
 
 Separate is the published way: each step is a row of its own, each of its screenshots is cut into patches and runs
 through the vision tower for that row. Merged is this trainer's: steps that extend one another are one row, each
@@ -64,7 +64,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is measured.
+    """The quantities that are measured.
 
     Attributes:
         device: "cpu" or "cuda".

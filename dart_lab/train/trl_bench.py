@@ -42,7 +42,7 @@ STEPS = 8
 RESPONSE = 24
 SCREEN = (224, 168)
 TRL_ROWS = 8
-"""Of a micro-batch of TRL's: eight of them are a step."""
+"""Samples of one of TRL's micro-batches: eight of them are a step."""
 WINDOWS = {"separate": Window(3), "merged": Window(6, block=5)}
 """Screenshots of a sliding window, each step in a row of its own; and of a block window, steps merged into rows."""
 AIMS = {"vs_trl_separate": Aim(1.5, at_most=False), "vs_trl_merged": Aim(1.5, at_most=False)}

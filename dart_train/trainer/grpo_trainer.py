@@ -413,7 +413,7 @@ class DartGRPOTrainer(ShardedTrainer):
         self.states.end_step(self.state, control, self._reports[-1], last, collapsing=bool(self.guard.signs))
 
     def _measure_update(self) -> dict[str, float]:
-        """How much the step changed the weights."""
+        """Return how much the step changed the weights."""
         return {} if self._update_size is None else {"update/relative": self._update_size.measure()}
 
     def _speed(self, seconds: float) -> dict[str, float]:
@@ -548,7 +548,7 @@ def _lora(args: DartGRPOConfig) -> LoraSettings | None:
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:
-    """Return what the loss of a step is made of: what is named alike in the arguments, and what they make."""
+    """Return the parts of the loss of a step: those named in the arguments, and those made from them."""
     made: dict[str, Any] = {
         "objective": args.objective(),
         "selection": EntropySelection(args.top_entropy_quantile, args.entropy_mask_level, args.entropy_mask_scope),

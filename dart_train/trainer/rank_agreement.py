@@ -58,7 +58,7 @@ def _few(ranks: Sequence[int]) -> str:
 
 
 def checkout_digest() -> str:
-    """Of the source files of the packages that compute."""
+    """Return a digest of the source files of the packages that compute."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[2]
     for root in (here / "dart_agent", here / "dart_train"):
@@ -68,7 +68,7 @@ def checkout_digest() -> str:
 
 
 def _model_digest(model_dir: Path) -> str:
-    """Of the small files of a model, and of the sizes of the large ones."""
+    """Return a digest of a model's small files, and of the sizes of its large ones."""
     digest = hashlib.sha256()
     for file in sorted(path for path in model_dir.iterdir() if path.is_file()):
         digest.update(f"{file.name} {file.stat().st_size}".encode())

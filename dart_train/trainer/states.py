@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestMetric:
-    """What makes a state the best: the mean of a logged metric over `window` steps; no state is the best before."""
+    """Choice of the best state, by the mean of a logged metric over `window` steps; no state is the best before."""
 
     name: str | None = None
     greater_is_better: bool | None = None

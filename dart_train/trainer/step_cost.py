@@ -34,7 +34,7 @@ def attended(segments: Sequence[Segment]) -> tuple[int, float]:
 
 @dataclass(slots=True)
 class StepCost:
-    """What one optimizer step has cost so far on this rank.
+    """Cost of one optimizer step so far on this rank.
 
     Attributes:
         size: sizes of the trained model.

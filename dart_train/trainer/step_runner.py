@@ -46,7 +46,7 @@ from dart_train.trainer.weights.sharding import is_sharded, put_off_gradients
 
 _log = logging.getLogger(__name__)
 SHORTER = 0.9
-"""Of the longest step, where that does not fit into memory alone: longer ones are dropped, and it is tried again."""
+"""Share of the longest step that did not fit into memory alone: longer ones are dropped, and the step is retried."""
 
 
 OldLogprobs = Literal["current", "recompute", "behaviour"]
@@ -54,7 +54,7 @@ OldLogprobs = Literal["current", "recompute", "behaviour"]
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """What the loss of a step is made of.
+    """Parts of the loss of a step.
 
     Attributes:
         old_logprobs: what the ratio is taken against: the policy as it is, that before the first update on a lease,
@@ -93,7 +93,7 @@ class StepSettings:
 
 @dataclass(slots=True)
 class _Work:
-    """What a step has gathered so far; features are valid until the weights change."""
+    """State of a step; features are valid until the weights change."""
 
     total: Tensor
     statistics: StepStatistics

@@ -52,7 +52,7 @@ class StepStatistics:
             self._behaviour(micro, scored, result.weight, known)
 
     def _behaviour(self, micro: MicroBatch, scored: Scored, weight: Tensor | None, known: Tensor) -> None:
-        """How far what sampled lies from what is trained, and what the correction made of it."""
+        """Return how far the sampling policy is from the trained one, and the effect of the correction."""
         old, behaviour = scored.old_logprobs, scored.behaviour_logprobs
         stale = micro.stale[:, None]
         self._gap("sampling/sampling_logp_difference", old, behaviour, known)

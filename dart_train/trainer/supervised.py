@@ -58,7 +58,7 @@ MAX_GRAD_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TrainedAs:
-    """How the model is held and computed: as `trainer` has it, so that a warm-up takes no more than the training.
+    """Placement and precision of the model: those of `trainer`, so that a warm-up takes no more memory than training.
 
     Attributes:
         arguments: fields of `TrainingArguments`: bf16, fp16, gradient_checkpointing, and fsdp with its settings, which
@@ -75,7 +75,7 @@ class TrainedAs:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far supervised training is: `loss` in nats per token of the newest steps, `share` of the nearest limit."""
+    """Progress of supervised training: `loss` in nats per token of the newest steps, `share` of the nearest limit."""
 
     steps: int
     seconds: float

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class GroupTrainer(Protocol):
-    """What a trainer must have."""
+    """The interface of a trainer."""
 
     def train(self, groups: LeasedGroups) -> Mapping[str, float]:
         """Train on a lease and return metrics."""

@@ -1,4 +1,4 @@
-"""How much an optimizer step changes the weights, measured on a sample of each trained tensor."""
+"""Size of an optimizer step's change of the weights, measured on a sample of each trained tensor."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class BadResponse(EngineMismatch):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What goes into a model."""
+    """Input of a model: token ids, and the images that their pads stand for."""
 
     token_ids: tuple[int, ...]
     images: tuple[NDArray[np.uint8], ...] = ()
@@ -61,7 +61,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample.
+    """Settings of sampling.
 
     Attributes:
         max_tokens: limit of new tokens, the end token included.
@@ -103,7 +103,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What came out.
+    """One response of an engine, with the facts that training needs.
 
     Attributes:
         response_ids: sampled ids, the stop token included.
@@ -126,7 +126,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine serves and how loaded it is.
+    """The version that an engine serves, and its load.
 
     Attributes:
         waiting: requests of `in_flight` that it has not begun.

@@ -27,7 +27,7 @@ REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a client is made of.
+    """Parameters of a client.
 
     Attributes:
         name: what results carry as `Generation.engine`; "" for the URL.
@@ -66,7 +66,7 @@ class Public:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a server is started with.
+    """Parameters of a server that is started.
 
     Attributes:
         name: name of the replica, unique among those that are started together.
@@ -98,7 +98,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What starts a server, and where it then listens.
+    """A command that starts a server, and the address where the server then listens.
 
     Attributes:
         has_workers: whether it starts processes of its own, which would be left where it is killed: it is told to end

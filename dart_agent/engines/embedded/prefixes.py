@@ -1,4 +1,4 @@
-"""Prefixes: what the prompts that were read last left in the decoder's cache, for prompts that begin with them.
+"""Prefixes: the decoder's cache of the prompts that were read last, for prompts that begin with one of them.
 
 A conversation's next prompt begins with its last one, so that only the newest screenshot is read. What is kept of a
 prompt is its state at its end, since a recurrent memory cannot be cut; so a prompt is reused whole or not at all.

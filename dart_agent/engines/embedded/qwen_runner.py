@@ -37,7 +37,7 @@ from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead, attach_head, 
 from dart_gym.core.errors import ConfigurationError
 
 PREFIX_BYTES = 256 << 20
-"""Of what prompts left in the cache for those that go on with them."""
+"""Size of the caches of prompts that are kept for prompts which continue them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What engines behind HTTP share: requests with typed errors, prompts as chat messages; OpenAI-compatible servers."""
+"""Common parts of engines behind HTTP: requests with typed errors, chat messages, OpenAI-compatible servers."""

@@ -1,4 +1,4 @@
-"""HTTPServer: a server that speaks JSON over HTTP, as a client sees it: what can go wrong becomes an `EngineError`."""
+"""HTTPServer: the client's side of a server that speaks JSON over HTTP; every failure is an `EngineError`."""
 
 import io
 import ssl
@@ -17,7 +17,7 @@ JSON = {"Content-Type": "application/json"}
 LARGE = 1 << 20
 KEEPALIVE_S = 60.0
 MOST_BYTES = 256 << 20
-"""Of one answer; the ids and log-probabilities of the longest responses take a tenth of that."""
+"""Largest answer that is read; ids and log-probabilities of the longest responses take a tenth of it."""
 _BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 
 

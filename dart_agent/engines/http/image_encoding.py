@@ -88,4 +88,4 @@ class ImageEncoder:
 
 
 ENCODER = ImageEncoder()
-"""That of the process: whichever replica gets an image, it is encoded once."""
+"""The encoder of this process: an image is encoded once, for all replicas."""

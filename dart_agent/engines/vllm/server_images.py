@@ -13,7 +13,7 @@ _MISS = re.compile(r"Cache miss for image at index (\d+)")
 
 
 class ServerImages:
-    """What one server is known to have: the `most` images that it keeps, as far as it has shown."""
+    """The images that one server is known to keep: at most `most`, a limit that is learned from its answers."""
 
     def __init__(self) -> None:
         self.most = MOST

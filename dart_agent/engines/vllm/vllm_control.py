@@ -14,13 +14,13 @@ from dart_agent.engines.http.http_server import HTTPServer, RouteMissing
 
 KEY_ENV = "VLLM_API_KEY"
 MOST_LOAD = 1e9
-"""Of a gauge of the server's metrics."""
+"""Largest value of a gauge of the server's metrics."""
 PauseMode = Literal["keep", "wait", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """How loaded a server says that it is; `kv_use` is the share of the cache of keys and values that is taken."""
+    """Load that a server reports; `kv_use` is the used share of its cache of keys and values."""
 
     running: int = 0
     waiting: int = 0
@@ -43,7 +43,7 @@ class VLLMControl(HTTPServer):
             raise EngineMismatch(f"{self.url} does not list its models: is it a vLLM server?") from None
 
     async def load(self, timeout_s: float = 10.0) -> ServerLoad:
-        """How loaded it is, of all its engines together; what its metrics do not name is 0."""
+        """Return the load of all engines of the server together; values that its metrics do not name are 0."""
         values = _gauges(str(await self.ask("GET", "/metrics", timeout_s=timeout_s)))
         return ServerLoad(
             running=int(sum(values.get("vllm:num_requests_running", ()))),

@@ -1,4 +1,4 @@
-"""What crosses the wire to a vLLM server: request bodies, answers, and the checks that an answer must pass. Pure.
+"""Messages to and from a vLLM server: request bodies, answers, and the checks that an answer must pass. Pure.
 
 Two routes say the same thing. `/inference/v1/generate` takes and gives token ids; `/v1/chat/completions` takes
 messages, and gives the ids that it made of them. Field names are those of vLLM 0.32 and 0.33.

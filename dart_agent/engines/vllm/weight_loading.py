@@ -1,4 +1,4 @@
-"""How a whole model's weights get into a vLLM server: it reads their files itself, or a sender streams them to it.
+"""Loading a whole model's weights into a vLLM server: it reads the files itself, or a sender streams them to it.
 
 Two of one interface, `WeightLoading`. Files need a directory that both sides see, and the server reads it while it is
 paused. A stream needs neither a shared directory nor the server's disk: `WeightSender` reads the files beside us, and
@@ -43,7 +43,7 @@ class WeightLoading(Protocol):
     """A way into a server."""
 
     hint: str
-    """What to look at where it failed."""
+    """Advice for an error message: where to look."""
 
     def ready(self, control: VLLMControl, path: str, timeout_s: float) -> AbstractAsyncContextManager[Load]:
         """Prepare all that needs no pause; the block then pauses the server and calls the function that it got.

@@ -1,4 +1,4 @@
-"""Weights as a stream from a sender to vLLM servers: what runs beside them, in Python environments that are not ours.
+"""A stream of weights to vLLM servers: the modules that run in Python environments other than ours.
 
 The modules import nothing of this package: `dart_weight_stream.py` is started as a script by any Python with torch
 and safetensors, and `dart_weight_receiver.py` is found by vLLM's own processes, which get this directory as their
@@ -13,4 +13,4 @@ SENDER = DIRECTORY / "dart_weight_stream.py"
 RECEIVER = "dart_weight_receiver.Receiver"
 GUARD = "dart_token_guard.Guard"
 TCP_BACKEND = "dart_tcp"
-"""What vLLM calls our own way to receive weights; `dart_weight_receiver` registers it."""
+"""The name under which vLLM knows our way to receive weights; `dart_weight_receiver` registers it."""

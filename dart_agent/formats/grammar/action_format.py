@@ -28,7 +28,7 @@ MAX_REASON = 280
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Response = str | bytes | Mapping[str, Any]
-"""What a model answered: its text, a chat message with `content` and maybe `reasoning_content`, or for APIs with tools
+"""A model's answer: its text, a chat message with `content` and maybe `reasoning_content`, or for APIs with tools
 the response object as a dict (or the JSON text of it)."""
 
 Screen = tuple[int, int] | CoordinateSpace
@@ -88,7 +88,7 @@ class ParsedResponse:
 
 
 class UnreadableError(ValueError):
-    """How readers inside of a format give up. `parse` turns it into a `ParseError`."""
+    """Raised by readers inside a format when they give up. `parse` turns it into a `ParseError`."""
 
     def __init__(self, reason: str, span: tuple[int, int] | None = None) -> None:
         super().__init__(reason)
@@ -120,7 +120,7 @@ class ActionFormat(Protocol):
     name: str
 
     def space(self, screen: Screen) -> CoordinateSpace:
-        """How the numbers of this format relate to the screen."""
+        """Relation of this format's numbers to the screen."""
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response. Never raises because of the response."""

@@ -20,7 +20,7 @@ Point = tuple[int, int]
 
 
 class Locator(Protocol):
-    """What `ground` needs of a grounder."""
+    """The part of a grounder that `ground` needs."""
 
     async def locate(self, description: str, screenshot: Any, k: int = 1) -> Sequence[Any]:
         """At most k places of an element, `x` and `y` in pixels of the real screen, the likeliest first; or none."""

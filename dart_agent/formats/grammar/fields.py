@@ -19,7 +19,7 @@ _TRIES = 64
 _NARROWED = 4  # tries in which full-width punctuation is read
 _MISSING = object()
 MAX_NOTCHES = 100
-"""Of one turn of the wheel."""
+"""Largest number of notches of one turn of the wheel."""
 DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 Point = tuple[int, int]
 

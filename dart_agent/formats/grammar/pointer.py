@@ -1,4 +1,4 @@
-"""What formats share of the pointer: drags from where it is, keys held around an action, wheels that count pixels."""
+"""Pointer actions of several formats: drags from the present place, keys held during an action, wheels in pixels."""
 
 import math
 from collections.abc import Mapping, Sequence

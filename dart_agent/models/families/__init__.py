@@ -1,1 +1,1 @@
-"""What each family of models needs: one file a family, and the table of them (`family_table`). No torch."""
+"""Differences between families of models: one file per family, and a table of them (`family_table`). No torch."""

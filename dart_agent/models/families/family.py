@@ -1,4 +1,4 @@
-"""What a family of models needs beside what all of them have in common.
+"""A family of models: its differences from all others.
 
 In common, and therefore nowhere here: Qwen's chat layout and special tokens, an image processor that `VisionSpec`
 reads, three-dimensional rotary positions, a tower `model.visual`, text layers `model.language_model.layers` (which may

@@ -47,7 +47,7 @@ SENTENCES = {
     "corrupt": "in groups with damaged files",
     "fork_differs": "in forks whose replay came out differently",
 }
-"""What a diagnosis says of the trajectories that cannot be leased, by where they stand or which rule dropped them."""
+"""Sentences of a diagnosis about trajectories that cannot be leased, by their state or the rule that dropped them."""
 
 
 @dataclass(frozen=True, slots=True)

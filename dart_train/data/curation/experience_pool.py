@@ -144,7 +144,7 @@ def mark_used(connection: sa.Connection, rollout_id: int, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PoolCount:
-    """What the pool holds of a task and provenance: trajectories, the groups they joined, those without log-probs."""
+    """Contents of the pool for a task and provenance: trajectories, the groups they joined, those without log-probs."""
 
     task_id: str
     provenance: Provenance

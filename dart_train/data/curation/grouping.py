@@ -1,4 +1,4 @@
-"""What becomes of a complete group: a success of the pool joins it, a balanced part of it is chosen, or it is dropped.
+"""Decisions about complete groups: add a success of the pool, choose a balanced part, or drop the group.
 
 `settle_group` decides and is pure; `settle` carries its decision out within the transaction that completed the group.
 
@@ -28,7 +28,7 @@ _meta, _group = rollout_meta.c, rollout_group.c
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What becomes of a group.
+    """Decision about a group.
 
     Attributes:
         rule: name of the rule that decided; "" if none had to.

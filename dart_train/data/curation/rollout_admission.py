@@ -38,7 +38,7 @@ def usable_share(usable: int, decided: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What lies between rollouts and trainer, in groups.
+    """Groups that lie between rollouts and trainer.
 
     Attributes:
         running: groups that were begun and lack members.

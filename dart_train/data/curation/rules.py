@@ -296,7 +296,7 @@ def length_cap(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a task's next group is rolled out.
+    """Settings of a task's next group.
 
     Attributes:
         share: factor on the task's configured weight.
@@ -338,7 +338,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How many trajectories stand where; every trajectory is counted once.
+    """Number of trajectories by state; every trajectory is counted once.
 
     Attributes:
         eligible: trajectories in complete, fresh groups that can be leased now.

@@ -1,4 +1,4 @@
-"""How the rollouts are shared among the tasks, from what is known of their success. Pure.
+"""Shares of the tasks in the rollouts, from their success rates so far. Pure.
 
 Invariants:
     - A share is a factor on the task's configured weight, in [floor, 1]: no task is ever forgotten, since a success

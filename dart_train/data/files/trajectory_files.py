@@ -48,7 +48,7 @@ def encode_webp(image: NDArray[np.uint8]) -> bytes:
 ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": png.encode_png, "webp": encode_webp}
 AUTO = "auto"
 LARGE_PIXELS = 1_000_000
-"""What is larger is WebP in the format "auto": a tenth of the bytes, for 60 ms of a processor at 1920x1080."""
+"""In the format "auto", larger images are WebP: a tenth of the bytes, for 60 ms of a processor at 1920x1080."""
 
 
 def trajectory_key(trajectory_id: str) -> str:

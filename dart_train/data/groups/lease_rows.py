@@ -31,7 +31,7 @@ _PARAMETERS = 500  # SQLite bounds their number
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep changed: leases of dead holders given back, and groups (with trajectories) that left the window."""
+    """Changes by a sweep: leases of dead holders given back, and groups (with trajectories) that left the window."""
 
     returned_leases: int = 0
     expired_groups: int = 0

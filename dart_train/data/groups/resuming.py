@@ -1,4 +1,4 @@
-"""What becomes of a trainer's leases when it begins again: what its weights contain counts, and nothing else does.
+"""Leases of a trainer that restarts: groups that its weights contain are marked trained, all others are given back.
 
 Invariants:
     - Afterwards none of the holder's earlier leases is held, and its commits are those that its weights contain.
@@ -20,7 +20,7 @@ _group, _lease = rollout_group.c, lease.c
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What became of a holder's leases when it began again.
+    """Counts of a holder's leases after a restart.
 
     Attributes:
         committed: groups that its weights contain although it had not said so: marked trained now.

@@ -1,4 +1,4 @@
-"""Rows of trajectories and their groups: what `DataManager.record` does inside its one transaction.
+"""Rows of trajectories and their groups: the one transaction of `DataManager.record`.
 
 Invariants:
     - A row exists only for a trajectory whose files are complete.
@@ -40,7 +40,7 @@ class _Place:
 
 
 class _Found(NamedTuple):
-    """What `_LOOK` finds; the group's parts are None without a group."""
+    """A row of `_LOOK`; the group's columns are None if there is no group."""
 
     now: Any
     known: int

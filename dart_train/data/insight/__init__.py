@@ -1,1 +1,1 @@
-"""How a run's data stands, and why a trainer gets nothing: statistics, status, diagnosis."""
+"""The state of a run's data, and why a trainer gets nothing: statistics, status, diagnosis."""

@@ -9,7 +9,7 @@ from dart_train.data.curation.rules import Census
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen where a rule said no.
+    """Facts on which a rule dropped or held back data.
 
     Attributes:
         serving: versions that the engines serve; where none said so, the published ones that may be trained on.

@@ -1,4 +1,4 @@
-"""What a run is doing, as queries: success, lengths, staleness, utilisation, and where every trajectory stands."""
+"""Queries about a run: success, lengths, staleness, utilisation, and the state of every trajectory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class TaskStats:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What the desktops did between two times.
+    """Work of the desktops between two times.
 
     Attributes:
         env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
@@ -94,7 +94,7 @@ def scored_forks(connection: sa.Connection, run_id: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ForkCounts:
-    """What became of a run's forks.
+    """Results of a run's forks.
 
     Attributes:
         begun: forks of which at least one replay has ended.
@@ -127,7 +127,7 @@ def forks(connection: sa.Connection, run_id: str) -> ForkCounts:
 
 @dataclass(frozen=True, slots=True)
 class TaughtCounts:
-    """What a teacher taught.
+    """Contribution of a teacher.
 
     Attributes:
         episodes: rollouts with a step that a teacher taught, by task.

@@ -1,4 +1,4 @@
-"""How a run's data stands, as one snapshot: what is queued, in the making, stale, pooled and dropped, and why.
+"""One snapshot of a run's data: queued, incomplete, stale, pooled and dropped groups, and the reasons.
 
 Invariants:
     - One read transaction gives all numbers, so they agree with one another.
@@ -27,7 +27,7 @@ _meta = rollout_meta.c
 _group = rollout_group.c
 _decision = curation_decision.c
 RECENT_S = 600.0
-"""How long ago a lease was taken whose staleness the metrics show."""
+"""Leases taken within this time count for the staleness that the status shows."""
 VERSIONS_SHOWN = 5
 """The newest versions that a status shows, beside those that are served."""
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
@@ -44,7 +44,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run's data stands.
+    """The state of a run's data.
 
     Attributes:
         trained_staleness: trained trajectories by versions that they were behind.

@@ -56,7 +56,7 @@ _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
 
 
 class Problem(StrEnum):
-    """What can be wrong."""
+    """Kinds of findings."""
 
     UNWRITABLE = "cannot be written"
     LOW_SPACE = "disk nearly full"
@@ -76,7 +76,7 @@ class Problem(StrEnum):
 
 
 HARMLESS = (Problem.UNUSED_IMAGE, Problem.CLOCK_SKEW)
-"""What is worth knowing, and is no damage."""
+"""Findings that are worth knowing, and are no damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check looked at, what is wrong, and how many of the findings were mended."""
+    """Report of a check: the number of items read, the findings, and how many of them were repaired."""
 
     trajectories: int = 0
     images: int = 0

@@ -44,7 +44,7 @@ Found = tuple[Trajectory, dict[str, NDArray[np.uint8]]]
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did.
+    """Counts of an import.
 
     Attributes:
         without_logprobs: imported ones whose importance weight is 1.

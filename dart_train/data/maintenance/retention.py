@@ -1,4 +1,4 @@
-"""What is cleared away: garbage of crashes, trajectories that are done with, screenshots that nobody shows any more.
+"""Removal of data: garbage of crashes, finished trajectories, screenshots that no trajectory shows any more.
 
 `collect` looks, decides (`retention_plan`) and acts. One at a time is enough; two do no harm.
 
@@ -37,7 +37,7 @@ GIGABYTE = 1e9
 
 @dataclass(slots=True)
 class Collection:
-    """What a collection did, or would do.
+    """Counts of a collection, done or (with `dry_run`) planned.
 
     Attributes:
         adopted: complete trajectories without a row, recorded.

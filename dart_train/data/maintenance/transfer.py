@@ -64,7 +64,7 @@ _REFERENCES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transferred:
-    """What an archive holds: rows by table, and files."""
+    """Contents of an archive: rows by table, and files."""
 
     rows: dict[str, int]
     trajectories: int
@@ -160,7 +160,7 @@ def _manifest(archive: ForeignArchive, path: str | Path) -> dict[str, Any]:
 
 
 def _most_bytes(name: str) -> int:
-    """How large a member that is a file of the run may be; 0 for others. Pure."""
+    """Return the largest size allowed for a member that is a file of the run; 0 for other members. Pure."""
     return {"images": _IMAGE_BYTES, "trajectories": _TRAJECTORY_BYTES}.get(name.partition("/")[0], 0)
 
 

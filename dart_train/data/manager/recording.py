@@ -1,4 +1,4 @@
-"""Recording: what rollouts need of the data manager. They ask what to play, and hand in what was played.
+"""Recording: the rollouts' side of the data manager. They ask what to play, and hand in what was played.
 
 Invariants:
     - A row exists only for a trajectory whose files are complete.

@@ -1,4 +1,4 @@
-"""One run's database and files, opened: what the faces of the data manager have in common.
+"""One run's database and files, opened: the common base of the data manager's faces.
 
 Invariants:
     - Any number of processes and threads may have the same run open.

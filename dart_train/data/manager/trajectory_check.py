@@ -1,4 +1,4 @@
-"""What a trajectory must be before it is recorded: types and ranges of every number that training uses. Pure.
+"""Checks of a trajectory before it is recorded: types and ranges of every number that training uses. Pure.
 
 A rollout may come from a plug-in, an importer or another process. The database has constraints, but a message of the
 database names a column and not the fault; NaN passes comparisons, and a NumPy number cannot be stored. So each value is
@@ -20,7 +20,7 @@ from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.store.schema import NAME_LENGTH
 
 LARGEST_INTEGER = 2**63 - 1
-"""What an integer of the databases and of the files can hold."""
+"""Largest integer that all databases and the files can hold."""
 
 
 def checked_trajectory(trajectory: Trajectory) -> Trajectory:

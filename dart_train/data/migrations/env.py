@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, over the connection that it was given, within the caller's transaction."""
+"""Alembic's entry: run the migrations over the given connection, within the caller's transaction."""
 
 from alembic import context
 

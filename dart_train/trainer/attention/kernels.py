@@ -66,7 +66,7 @@ def choose_backends(device: torch.device) -> None:
 
 
 def at_hand(device: torch.device, dtype: torch.dtype) -> list[KernelName]:
-    """The kernels that can run forward passes here: what a comparison of all of them runs."""
+    """The kernels that can run forward passes on this machine, for a comparison of all of them."""
     found: list[KernelName] = []
     for name in KERNELS:
         try:
@@ -126,7 +126,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a forward pass hands through the model to its layers of attention."""
+    """Data of a forward pass that reaches the layers of attention through the model."""
 
     layout: Layout
     kernel: KernelName = "sdpa"

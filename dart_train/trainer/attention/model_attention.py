@@ -37,7 +37,7 @@ def take_over(model: Any) -> None:
 
 @contextmanager
 def as_published(model: Any) -> Iterator[None]:
-    """The model with transformers' own sdpa everywhere: what others are compared with."""
+    """The model with transformers' own sdpa everywhere, as a reference for other kernels."""
     parts = [model.model.language_model.config, model.model.visual.config]
     before = [part._attn_implementation for part in parts]
     for part in parts:

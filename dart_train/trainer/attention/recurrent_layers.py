@@ -1,4 +1,4 @@
-"""Recurrent layers by segments: what one sample leaves in a layer's memory never reaches another's.
+"""Recurrent layers by segments: a sample's memory in a layer never reaches another sample.
 
 A layer of attention needs to know who sees whom; a recurrent one needs to know where memory begins. A plain row, or one
 that is packed, begins with none. A branch begins with what its prompt has left, which is computed once and carried to

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 KernelName = Literal["sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
-"""What computes who sees whom; see `kernels`. Here, because settings are read without torch."""
+"""Kernels of attention; see `kernels`. The names are here because settings are read without torch."""
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 
 
@@ -106,7 +106,7 @@ def joined(segments: Sequence[Segment]) -> Joined:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What each place of a micro-batch sees: itself and those before it from `start` on, and from `seen` to its end.
+    """For each place of a micro-batch the places that it sees: from `start` to itself, and from `seen` to its end.
 
     Attributes:
         start: (B * L,) first place of the segment; padding sees itself only.

@@ -332,7 +332,7 @@ def equal_counts(batches: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
 
 
 def count_problems(problems: Sequence[Problem]) -> dict[str, float]:
-    """How many samples were left out, by "dropped/" and the reason; every reason is there, so that 0 is seen."""
+    """Return the number of dropped samples by "dropped/" and the reason; reasons without samples are 0."""
     found = Counter(problem.reason for problem in problems)
     return {f"dropped/{reason}": float(found[reason]) for reason in PROBLEMS}
 

@@ -1,4 +1,4 @@
-"""Demonstrations before tokenisation: what was asked, what was seen, what was answered. And how to make them imperfect.
+"""Demonstrations before tokenisation: instructions, screenshots and answers; and ways to make them imperfect.
 
 Pure functions on values. Tokenisation is the conversation's, the same that makes prompts in a rollout.
 """

@@ -48,7 +48,7 @@ class ImageCache:
 
 
 class ImagePatches:
-    """What the vision tower takes in, by content hash."""
+    """Inputs of the vision tower by content hash."""
 
     def __init__(self, vision: VisionSpec, images: ImageCache) -> None:
         self.vision, self._images = vision, images
@@ -63,7 +63,7 @@ class ImagePatches:
         return self._grids[image_hash]
 
     def num_tokens(self, image_hash: str) -> int:
-        """How many pads it takes in a prompt."""
+        """Number of its pads in a prompt."""
         frames, height, width = self.grid(image_hash)
         return frames * height * width // self.vision.merge_size**2
 

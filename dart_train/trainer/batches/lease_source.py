@@ -1,4 +1,4 @@
-"""What the trainer holds of the data manager: one lease at a time, kept alive while it is trained on.
+"""The trainer's lease: one at a time, renewed while it is trained on.
 
 Invariants:
     - At most one lease is held. It is committed after its last update, or given back when the source is left; a
@@ -36,7 +36,7 @@ POLL_S = 0.5  # how often a waiting trainer asks whether it shall stop
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What every rank knows of the lease that is trained on; `serial` counts this trainer's leases, from 1."""
+    """The current lease, as every rank knows it; `serial` counts this trainer's leases, from 1."""
 
     groups: tuple[Group, ...]
     serial: int

@@ -1,4 +1,4 @@
-"""Trajectories of a lease as members of their groups: what of them can be trained on, and what it is worth.
+"""Trajectories of a lease as members of their groups: their trainable steps and their advantages.
 
 A member has the rewards that its group is compared by. Its samples carry advantage and weight. A group of one, and one
 without variance, have advantages of 0 and are counted; a step without recorded log-probabilities has a correction
@@ -30,7 +30,7 @@ TeacherWhen = Literal["never", "failed", "always"]
 
 
 class GroupLike(Protocol):
-    """What a group must have: `dart_train.data.Group` does."""
+    """The attributes that a group must have; `dart_train.data.Group` has them."""
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -46,7 +46,7 @@ class GroupLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """How leased groups become a batch.
+    """Settings for making a batch of leased groups.
 
     Attributes:
         balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.

@@ -53,7 +53,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class MiniBatch:
-    """What one optimizer step trains on.
+    """The samples of one optimizer step.
 
     Attributes:
         old_logprobs: (T,) log pi_old of each sample's response, by its place; {} before it is known.
@@ -293,7 +293,7 @@ def _part(
 
 
 def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
-    """How much runs through the model, on all ranks."""
+    """Number of tokens, rows and images that run through the model, on all ranks."""
     counted = [micro for micro in batches if not micro.fills_up]
     numbers = {
         "batch/micro_batches": float(len(counted)),

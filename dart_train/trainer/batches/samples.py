@@ -1,4 +1,4 @@
-"""What is trained on: one step as a sample, and samples laid out in rows so that equal beginnings are computed once.
+"""Samples: one step each, laid out in rows so that equal beginnings are computed once.
 
 A step's prompt usually is the whole of the step before (its prompt and its response) and a new screenshot. Such steps
 become one *chain*: one sequence with several trained spans, at the cost of its longest step. Chains that begin with

@@ -55,7 +55,7 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the objective of one micro-batch is computed from; all (S, T) but for `advantages`.
+    """Inputs of the objective of one micro-batch; all (S, T) except `advantages`.
 
     Attributes:
         logprobs: log pi, with gradient.

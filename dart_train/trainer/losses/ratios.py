@@ -1,4 +1,4 @@
-"""What two policies' log-probabilities of the same tokens say: ratios, importance weights, and estimates of a KL.
+"""Comparison of two policies' log-probabilities of the same tokens: ratios, importance weights, estimates of a KL.
 
 Three policies occur: pi is trained, pi_old is the trainer's before the update, mu sampled the tokens. pi / pi_old is
 what a surrogate clips, and has a gradient. pi_old / mu is what a correction weighs, and never has one: mu differs from

@@ -15,7 +15,7 @@ TORCH_LIMIT = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class EntropySelection:
-    """What a selection by entropy keeps. The default keeps everything.
+    """Limits of a selection by entropy. The default keeps everything.
 
     Attributes:
         level: whole steps (DART) or single tokens (TRL).

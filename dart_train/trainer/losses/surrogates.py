@@ -1,4 +1,4 @@
-"""The losses that `loss_type` names: what is maximised per token, and how tokens are weighed against one another.
+"""The losses that `loss_type` names: the objective of each token, and the weights of tokens among one another.
 
 A loss is one class in this module, or anywhere else: `loss_type` takes a name of `LOSSES`, a name that an installed
 package announces in the group "dart_gui.losses", or "module:Class". It is all that a loss needs to be:
@@ -37,7 +37,7 @@ KLEstimator = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """What the losses of a whole optimizer batch are divided by, so that its micro-batches add up.
+    """Divisors of the losses of a whole optimizer batch, so that its micro-batches add up.
 
     With several ranks the first two count all ranks' data, and the loss of a rank is multiplied by their number,
     because data parallelism averages gradients.
@@ -118,7 +118,7 @@ def nll_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, *, tokens: int, ra
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a surrogate is made of.
+    """Parts of a surrogate.
 
     Attributes:
         ratio: (S, T) pi / pi_old with gradient, at the level that the loss asks for.

@@ -1,4 +1,4 @@
-"""What a teacher adds to the loss: a reverse KL on the student's own tokens, or the teacher's answers as targets. Pure.
+"""The teacher's part of the loss: a reverse KL on the student's tokens, or the teacher's answers as targets. Pure.
 
 On-policy distillation. The student pi sampled y in its own states; q is the teacher's probability of the same tokens.
 Per token, the reverse KL's gradient is that of a policy gradient whose advantage is the log-ratio, without gradient:

@@ -1,1 +1,1 @@
-"""What training takes of a device's memory, worked out before it begins, and told when it does not suffice."""
+"""Device memory of training: estimated before it begins, and explained when it does not suffice."""

@@ -165,7 +165,7 @@ class ModelSize:
 
 
 def _remembered(text: Mapping[str, Any]) -> int:
-    """Numbers of a Gated DeltaNet layer: what its convolution still sees, and its memory."""
+    """Return the numbers that a Gated DeltaNet layer keeps: the inputs of its convolution, and its memory."""
     keys, values = text["linear_num_key_heads"], text["linear_num_value_heads"]
     key, value = text["linear_key_head_dim"], text["linear_value_head_dim"]
     return (text["linear_conv_kernel_dim"] - 1) * (2 * keys * key + values * value) + values * key * value

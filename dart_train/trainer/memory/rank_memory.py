@@ -40,7 +40,7 @@ def usable_bytes(total: int, ranks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rank trains on in a step.
+    """One rank's share of a step.
 
     Attributes:
         images: distinct ones of the rank's share of a lease; where they do not recur, of a micro-batch.
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a rank trains.
+    """Settings of a rank that decide its memory.
 
     Attributes:
         sharded: whether they hold parts of the language model (`fsdp`).
@@ -180,7 +180,7 @@ def _gathered(size: ModelSize, setting: Setting, number: int, *, trains_weights:
 
 
 def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int:
-    """Of the policy, and of the reference where it has a tower of its own."""
+    """Return the size of the kept features: of the policy, and of the reference if it has a tower of its own."""
     if not work.recurring:
         return 0
     each = work.image_patches // size.merge**2 * size.hidden * size.levels

@@ -1,4 +1,4 @@
-"""What the lives of a trainer before this one have found not to fit into memory.
+"""Limits of memory that earlier lives of a trainer have found.
 
 With fsdp, a step whose memory runs out in the middle of a pass cannot be made again: the other ranks wait for this
 rank's weights. The rank writes down a smaller limit and ends, and the trainer that is started next keeps to it.

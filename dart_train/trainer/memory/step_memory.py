@@ -1,4 +1,4 @@
-"""Whether a step fits before it runs, and what holds the memory where it does not.
+"""Check before a step that it fits into memory, and explanation of what uses the memory if it does not.
 
 Ranks that hold parts of a model cannot make a step again: the others wait for this one's weights in the middle of a
 pass. So they look before the first pass, all together, and cut the step smaller where one of them would not have room.
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """What the steps of one trainer take on this rank; `limit` None: no look ahead, memory that runs out shows."""
+    """Memory of one trainer's steps on this rank; with `limit` None nothing is checked before a step."""
 
     size: ModelSize
     setting: Setting

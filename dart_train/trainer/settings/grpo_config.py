@@ -134,7 +134,7 @@ _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
     ("activation_checkpointing", False, "it renames weights; set gradient_checkpointing beside fsdp_config"),
     ("transformer_cls_names_to_wrap", "", "the layers of the language model are found"),
 )
-"""What `fsdp_config` may not change, by the plugin's names, and why."""
+"""Options that `fsdp_config` may not change, by the plugin's names, and why."""
 
 
 def _check_sharding(config: DartGRPOConfig) -> None:

@@ -1,4 +1,4 @@
-"""`GRPOSettings`: what DART's GRPO can be told, under TRL's names. Read and checked without torch.
+"""`GRPOSettings`: the settings of DART's GRPO, under TRL's names. Read and checked without torch.
 
 `DartGRPOConfig` adds them to `transformers.TrainingArguments`, and the section `trainer` of a run's configuration is
 made of both (`trainer_section`). Defaults are those of the paper (arXiv 2509.23866, table of hyper-parameters); a small

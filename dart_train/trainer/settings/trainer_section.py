@@ -62,7 +62,7 @@ class _Inherited(Section):
 
 
 class _Base(_Inherited):
-    """What a run sets in its own way, and the checks."""
+    """Settings that belong to the run, and the checks of others."""
 
     kind: str = Field(
         "dart_grpo", description="The trainer: dart_grpo, one of a package, or module:Class (docs/guides/training.md)."

@@ -1,4 +1,4 @@
-"""What is written beside the training: one thing at a time, whose error the training's own thread raises."""
+"""Writing in a thread during training: one write at a time; the training's own thread raises its error."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundWrite:
-    """What is being written, or was written last.
+    """The write that runs, or the last one.
 
     Args:
         what: names it in the log, such as "state".

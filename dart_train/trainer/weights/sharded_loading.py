@@ -23,7 +23,7 @@ from dart_train.trainer.weights.model_loading import check_model
 from dart_train.trainer.weights.ranks import Ranks, first_row, local_part
 
 BYTES_AT_ONCE = 64 << 20
-"""Of a file, on the way into a tensor."""
+"""Bytes of a file that are read at a time into a tensor."""
 
 
 def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:

@@ -37,7 +37,7 @@ _METHOD = "call_through_root"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a model is cut among ranks.
+    """Settings for sharding a model among ranks.
 
     Attributes:
         reshard_after_forward: whether a layer is let go of between its forward and its backward pass, and gathered

@@ -1,4 +1,4 @@
-"""The weights of a moment, apart from the model: what a version is written from while training goes on.
+"""A snapshot of the weights, apart from the model: a version is written from it while training continues.
 
 Invariants:
     - A snapshot is in the CPU's memory, shares none with the model, and has the number type of the checkpoint that
@@ -26,7 +26,7 @@ from dart_train.trainer.weights.sharding import is_sharded, through
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the main rank writes; without weights (adapters merged) and fingerprint on other ranks."""
+    """Data that the main rank writes; on other ranks without weights (adapters merged) and fingerprint."""
 
     model: Any
     weights: dict[str, Tensor]
