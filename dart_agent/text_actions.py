@@ -4,8 +4,8 @@
     observation, reward, terminated, truncated, info = env.step("Action: click(start_box='(40,60)')")
 
 Invariants:
-    - No text raises. What cannot be understood is `info["action_error"]` and stands in the observation, as an action
-      that the desktop cannot carry out does; the step counts, and changes nothing.
+    - No text raises. Text that cannot be understood is reported in `info["action_error"]` and in the observation, like
+      an action that the desktop cannot carry out; the step counts, and changes nothing.
     - A text with several actions is one step: they are carried out in order until one fails or the episode ends, and
       their rewards are added up. A text with an error in it is not carried out in part.
 """

@@ -4,10 +4,10 @@ Layout and bytes are those of `trajectory_format`: what an evaluation records an
 nothing but their place.
 
 Invariants:
-    - An episode is written below a name that ends in ".partial" and renamed when it is complete. What has its final
+    - An episode is written below a name that ends in ".partial" and renamed when it is complete. A file with its final
       name is complete; what a killed process left is readable up to its last whole step.
     - An image is stored before the step that shows it, whole or not at all.
-    - What is complete is on the disk, its images too: a power cut takes back no episode whose `finish` has returned.
+    - What is complete is on the disk, its images too: a power cut loses no episode after its `finish` has returned.
 """
 
 from __future__ import annotations

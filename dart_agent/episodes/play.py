@@ -1,12 +1,12 @@
 """One episode: reset, then policy and desktop in turn until it ends. The one loop that evaluation and training share.
 
 Invariants:
-    - Nothing that a policy's model or a desktop does wrong raises here: it is the episode's terminal state. What raises
-      is the loss of the cluster's connection or an unknown task. A policy that raises ends its episode as MODEL_ERROR.
+    - Nothing that a policy's model or a desktop does wrong raises here: it is the episode's terminal state. Only the
+      loss of the cluster's connection and an unknown task raise. A policy that raises ends its episode as MODEL_ERROR.
     - An episode that the environment, its evaluator or an engine lost has no score that counts (`lost_by`).
     - A policy that does not decide within its time ends the episode as MODEL_ERROR; it must let itself be cancelled.
-    - `timings` holds seconds by phase. "reset", "step", "evaluate" and "queue" are the server's, "wire" is what lies
-      between it and us, "generate" is the policy's, "engine" the part of it in which a model computed.
+    - `timings` holds seconds by phase. "reset", "step", "evaluate" and "queue" are the server's, "wire" is the time
+      between client and server, "generate" the policy's, "engine" the part of "generate" in which a model computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EpisodeRecorder(Protocol):
         """Take what is played, once its first screen is there; return it with what the recorder adds (an id)."""
 
     def step(self, step: Step) -> Step | None:
-        """Take a decision; return what of it stays in the trajectory, or None for nothing."""
+        """Take a decision; return the step as it stays in the trajectory, or None to leave it out."""
 
 
 class InMemory:
@@ -101,7 +101,7 @@ async def play(
             None for no limit.
         pacing: how long the desktop waits for its screen, a name of `sessions.reset_request`; None for the default.
         accessibility: whether observations hold the accessibility tree.
-        recorder: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
+        recorder: gets every step as it is made, and decides which of its parts stay in memory; None keeps everything.
         on_phase: told which phase begins.
 
     Returns:

@@ -3,8 +3,8 @@
 Invariants:
     - An episode that environment, evaluator or engine lost is played again a few times, then returned as lost.
     - What an episode does depends on its task and seed only, not on the other episodes or on their order.
-    - A task whose set-up fails, a desktop that dies and a session that is lost cost one attempt at one episode; the
-      list goes on. What is no single episode's business (an unknown task, a cluster that is gone) ends all of them.
+    - A failed set-up, a dead desktop or a lost session costs one attempt at one episode; the list continues. An error
+      that concerns all episodes (an unknown task, a cluster that is gone) ends the list.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class SessionSource(Protocol):
 
 
 class EpisodeStore(Protocol[R]):
-    """Records the episodes of a list, and knows those that are done."""
+    """Records the episodes of a list, and knows which are done."""
 
     def known(self) -> Mapping[EpisodeKey, Trajectory]:
         """Those that are not to be played: they are recorded, and count."""

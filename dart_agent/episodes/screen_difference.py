@@ -51,7 +51,7 @@ def painted(
 
 
 def difference(one: Pixels, other: Pixels, screen: tuple[int, int], at: tuple[int, int] | None) -> float:
-    """Return the share of pixels, in [0, 1], in which two screenshots differ beside the pointer; 1 for other sizes."""
+    """Return the share of pixels, in [0, 1], in which two screenshots differ, the pointer apart; 1 for other sizes."""
     if one.shape != other.shape:
         return 1.0
     unequal = painted(one, screen, at) != painted(other, screen, at)

@@ -49,7 +49,7 @@ class Step:
         logprobs: natural log-probability of each under the policy that sampled it.
         version: (oldest, newest) version of the weights that served it.
         text: what the model wrote.
-        thought: the part of it that is not the action.
+        thought: the part of the response that is not the action.
         actions: as dicts (`dart_gym.core.actions.action_to_dict`).
         action_error: what the environment said about the actions; "" where they were carried out.
         timings: seconds by phase of environment, policy and engine.
@@ -213,7 +213,7 @@ class Trajectory:
 
     @property
     def taught_steps(self) -> int:
-        """Number of steps of which a teacher has said something to learn from."""
+        """Number of steps that a teacher has commented on."""
         return sum(step.taught for step in self.steps)
 
     @property

@@ -103,7 +103,7 @@ def _interval(pairs: Sequence[tuple[float, float]], differences: Sequence[float]
     """The 95 % interval of the mean difference of pairs, by the bootstrap.
 
     Equal differences have a bootstrap interval without width: 4 pairs that all differ by 1 would prove it. They get the
-    interval of two independent rates, which is wider than that of pairs.
+    interval of two independent rates, which is wider than an interval of pairs.
 
     Source: Newcombe, "Interval estimation for the difference between independent proportions" (1998), method 10.
     """

@@ -2,7 +2,7 @@
 
 Invariants:
     - Scores of other pacing, step limits, screens or evaluators are of another environment: they are not compared.
-    - What makes the policy another one (model, preset, prompt, sampling, software) is named, never hidden.
+    - Every difference that changes the policy (model, preset, prompt, sampling, software) is named.
 """
 
 import html
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
 
 
 def check_comparable(a: str | Path, b: str | Path, *, anyway: bool = False) -> list[str]:
-    """Return what differs between two evaluations beside their scores.
+    """Return the differences between two evaluations, apart from their scores.
 
     Raises:
         ConfigurationError: they were played in different environments, and not `anyway`.
@@ -159,7 +159,7 @@ def check_comparable(a: str | Path, b: str | Path, *, anyway: bool = False) -> l
 
 
 def published_page(root: str | Path) -> str:
-    """One HTML page: our score beside the published ones of the preset that it was played with, and what differs.
+    """One HTML page: our score next to the published ones of its preset, and the differences.
 
     Raises:
         ConfigurationError: it was played without a preset, or nothing is published for that.

@@ -3,7 +3,7 @@
 `dart-agent eval` and `dart-gym bench difficulty` write it (`--difficulty`), `data.curation.difficulty` reads it.
 
 Invariants:
-    - What was measured anew replaces what stood there of that policy and task; all else stays.
+    - A new measurement replaces the old one of the same policy and task; all else stays.
     - Lost episodes count for nothing: without any that counts there is no rate.
 """
 

@@ -3,7 +3,7 @@
 Invariants:
     - An episode that the environment, its evaluator or an engine lost has no score: it never counts as a failure of
       the policy.
-    - An evaluation that was killed and goes on ends with the numbers of one that was not.
+    - An evaluation that was killed and resumed ends with the same numbers as one that was not.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ async def evaluate(
         pacing: how long desktops wait for their screens, a name of `sessions.reset_request`; None for the default.
         attempts: how often an episode is played that is lost.
         turn_limit_s: seconds that one decision may take; see `play`.
-        directory: records every episode there; those that it has already are counted, not played.
+        directory: records every episode there; episodes that it holds already are counted, not played.
         on_episode: told about each episode that is played, as it ends.
 
     Returns:
@@ -104,7 +104,7 @@ async def evaluate_policy(
     token: str | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[TaskScore]:
-    """Score a policy of one's own, cluster included: `evaluate` for those who have only a class.
+    """Score a policy of one's own, cluster included: `evaluate` for a caller that has only a class.
 
         scores = asyncio.run(evaluate_policy(MyPolicy, ["miniwob/click-test"], episodes=5))
 

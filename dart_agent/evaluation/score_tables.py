@@ -66,7 +66,7 @@ def ending_lines(total: TaskScore) -> list[str]:
 
 
 def reason_lines(reasons: Mapping[str, int], most: int = 3) -> list[str]:
-    """The most frequent reasons for which episodes were lost, one line each."""
+    """Return the most frequent reasons for lost episodes, one line each."""
     lines = [f"  {count} x {' '.join(reason.split())}" for reason, count in _by_number(reasons)[:most]]
     more = len(reasons) - most
     return [*(["lost because:"] if lines else []), *lines, *([f"  and {more} other reasons"] if more > 0 else [])]

@@ -1,7 +1,8 @@
 """Statistics of a policy's episodes: success rates, pass@k and their intervals. Pure functions of values.
 
 Invariants:
-    - An episode that was lost (environment, evaluator, engine) is counted apart; it is never a failure of the policy.
+    - An episode that was lost (environment, evaluator, engine) is counted separately; it is never a failure of the
+      policy.
     - A success is a score of 1.
     - Random numbers are of a fixed seed: equal episodes give equal intervals, in any order.
 """
@@ -106,7 +107,7 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
 def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
     """The 95 % percentile interval of a mean of values in [0, 1] or differences of such; (0, 1) without values.
 
-    It is that of as many values drawn again with replacement, `resamples` times.
+    It comes from `resamples` samples of the same size, drawn with replacement.
     """
     if not values:
         return 0.0, 1.0

@@ -9,8 +9,8 @@ A row holds `messages` (the instruction and the first screenshot, then each resp
 
 Invariants:
     - A response is what the model wrote. Where a person or an oracle acted, it is written as UI-TARS would.
-    - Decisions that were errors, or whose screenshot was not recorded, have no message. What has no message, and
-      episodes that are lost or equal to an earlier one, are counted as left out.
+    - Decisions that were errors, or whose screenshot was not recorded, have no message. Decisions without a message,
+      and episodes that are lost or equal to an earlier one, are counted as left out.
     - Rows are written one at a time, into a directory that did not exist or was empty.
 """
 

@@ -1,6 +1,6 @@
 """Directories that an export fills: never one that holds something already, and never a half of one.
 
-Invariant: nothing that this export did not make is removed, whatever it is called.
+Invariant: only files that this export made are removed, regardless of their names.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ of their own (`<model>-s1`), and further episodes of one seed, such as the membe
 Invariant: no result replaces another. A directory that exists is left as it is, and the episode is counted as left out.
 
 Differences: actions are typed actions as JSON objects, not Python source; the reward is 0 until the last line; times
-between the end of the episode and its actions are those that were measured, so names of files are in order.
+between the actions and the end of the episode are as measured, so that file names are in order.
 """
 
 import json
@@ -121,7 +121,7 @@ def example_path(record: Trajectory, first_seed: int, member: int = 0) -> Path:
     Args:
         record: the episode.
         first_seed: lowest seed of its task.
-        member: number of the episode among those that would have the same path.
+        member: number of the episode among episodes with the same path.
     """
     extra = record.seed - first_seed
     model = _name(record.policy or "policy") + (f"-s{extra}" if extra else "") + (f"-m{member}" if member else "")

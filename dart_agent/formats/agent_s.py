@@ -1,8 +1,9 @@
 """Agent-S: one call such as `agent.click("the Save button", 1, "left")` in a code block. Read, never run.
 
-Elements are descriptions, so actions on them are `Ungrounded` values; `grounding.ground` finds their places. What needs
-more than mouse and keyboard (cells of a spreadsheet, programs, selecting text by its words) is an error that says so.
-Agent-S3 allows one call in a response, and tells its planner where there are more; without the variant all are read.
+Elements are descriptions, so actions on them are `Ungrounded` values; `grounding.ground` finds their places. Actions
+that need more than mouse and keyboard (cells of a spreadsheet, programs, selecting text by its words) are errors that
+say so. Agent-S3 allows one call in a response, and tells its planner where there are more; without the variant all are
+read.
 Source: `gui_agents/s3/agents/grounding.py`, `gui_agents/s3/utils/formatters.py`.
 Calls stand in a code block, or bare at the end of the response.
 """

@@ -3,8 +3,8 @@
 `parse` accepts every spelling that the models and their tools produce, in any dialect: box tokens or none, two or four
 numbers, `<point>` and `<bbox>`, floats, percents, any argument order, several actions one after the other, code fences,
 full-width punctuation, the tags of Doubao-Seed. Where actions begin is decided in `action_lines`. A dialect decides
-what the numbers mean and how `format` writes. The few typed actions for which there is no published spelling
-(modifiers, wheel notches, paths) get extra arguments, so that every action survives the round trip.
+what the numbers mean and how `format` writes. Typed actions without a published spelling (modifiers, wheel notches,
+paths) get extra arguments, so that every action survives the round trip.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class PointerModel(nn.Module):
 def _each_once(tower: nn.Module, rows_of: Sequence[int], counts: Sequence[int]) -> Iterator[list[Tensor]]:
     """Let a tower see each screen once, and the language model all: by row, the first of its screen, and its patches.
 
-    What the tower answers, on its way into the language model, is (patches of all rows, width) in the list.
+    The list receives the tower's output, (patches of all rows, width), on its way into the language model.
     """
     once, embedded = sorted({*rows_of}), list[Tensor]()
 

@@ -166,7 +166,7 @@ def grounder_in(model_dir: str | Path, sampling: Sampling) -> EngineGrounder:
 def point_of(answer: str, space: CoordinateSpace) -> Point | None:
     """The pixel that the first two numbers of an answer mean; None without two, or off the screen. Pure.
 
-    What the answer only thinks is left out, and an answer that ends while thinking means nothing.
+    The answer's thoughts are left out; an answer that ends while thinking names no place.
     """
     split = split_reasoning(answer)
     numbers = [] if split.unfinished else _NUMBER.findall(split.answer[:MAX_ANSWER])

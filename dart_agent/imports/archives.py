@@ -1,8 +1,8 @@
 """Archives of others, unpacked below one directory and nowhere else.
 
 Invariants:
-    - Only files and directories are unpacked. A link, a device, or a name that leads outside refuses the whole archive
-      before anything of it is written.
+    - Only files and directories are unpacked. An archive with a link, a device, or a name that leads outside is refused
+      before any file is written.
     - What unpacks to more than `RATIO` times the archive's size plus `ALLOWANCE` is refused.
 """
 

@@ -39,7 +39,7 @@ class ImportReport:
         refused: what could not be imported.
         unseen: decisions of imported episodes that have no screenshot, and cannot be learnt from.
         places: directories that hold imported episodes, with their number.
-        problems: the first reasons for which something was refused.
+        problems: the first reasons for refusals.
     """
 
     imported: int = 0

@@ -2,8 +2,8 @@
 
 One rule for all formats, engines and the trainer: a model's numbers are scaled to the real screen in floating point and
 rounded once, at the very end, to the nearest pixel (halves to the even one, as Python's `round`). The far edge, which
-models of relative coordinates may name, belongs to the last pixel. What lies off the screen stays off it, so that the
-screen can say so. `pyautogui`, which published parsers end in, cuts the fraction off instead.
+models of relative coordinates may name, belongs to the last pixel. Places off the screen stay off it, so that the
+screen can report them. `pyautogui`, which published parsers end in, cuts the fraction off instead.
 
 Source of `smart_resize`: Qwen2-VL's image processor; UI-TARS parses with the same rule (`README_coordinates.md`).
 """
@@ -75,7 +75,7 @@ class CoordinateSpace:
 
     @classmethod
     def relative(cls, screen: tuple[int, int] | CoordinateSpace, size: int) -> CoordinateSpace:
-        """The space of a model that writes 0 to `size` on both axes, whatever image it saw."""
+        """The space of a model that writes 0 to `size` on both axes, regardless of its image."""
         return cls(screen.screen if isinstance(screen, CoordinateSpace) else screen, (size, size))
 
     @classmethod

@@ -32,7 +32,7 @@ def model_digest(model: Path) -> str:
 
 
 def companion_files(model: str | Path) -> list[Path]:
-    """Tokenizer, processor and template files of a model directory: all of it that is not weights or model config."""
+    """Tokenizer, processor and template files of a model directory: all files except weights and model config."""
     return sorted(
         path
         for path in Path(model).iterdir()

@@ -76,7 +76,10 @@ class HumanPolicy:
         return self._answer is not None and not self._answer.done()
 
     async def state(self, turn: int, waiting: bool = False, drives: str = "person") -> dict[str, object]:
-        """The newest turn, whether it waits, and who decides, once that is not what is known, or after `POLL_S` s."""
+        """Return the newest turn, whether it waits, and who decides.
+
+        Returns as soon as one of them differs from the arguments, or after `POLL_S` seconds.
+        """
 
         def news() -> bool:
             now = (self.turn, self.waits, "person" if self._person else "policy")

@@ -47,7 +47,7 @@ class Planner(Protocol):
 
 
 class InstructionPlanner:
-    """A `Planner` for tasks whose every step is a click: on what the instruction asks for, and nothing else is said."""
+    """A `Planner` for tasks in which every step is a click on what the instruction names."""
 
     async def plan(
         self, instruction: str, actions: str, history: Sequence[PlannedStep], screenshot: NDArray[np.uint8]
@@ -57,7 +57,7 @@ class InstructionPlanner:
 
 
 class _Choices:
-    """A `Locator` that keeps what another one, behind an engine, was asked and answered."""
+    """A `Locator` around another one that keeps its question and its answer."""
 
     def __init__(self, grounder: Any, seed: int) -> None:
         self._grounder, self._seed = grounder, seed

@@ -32,7 +32,7 @@ class Decision:
         terminal: PARSE_ERROR or MODEL_ERROR end the episode.
         actor: who decided: "policy", "oracle" or "human"; recorded with the step.
         usage: what a hosted model took, by kind of tokens, and in USD.
-        advice: what a teacher says about the state, beside the decision; recorded with the step.
+        advice: a teacher's opinion of the state, in addition to the decision; recorded with the step.
     """
 
     actions: tuple[Action, ...] = ()

@@ -109,7 +109,7 @@ class PolicyOptions(ConversationConfig):
         return values
 
     def settings(self) -> dict[str, Any]:
-        """Return what of it changes what the policy does, as JSON; not where a server listens."""
+        """Return the options that change the policy's behaviour, as JSON; not where a server listens."""
         if self.take_over:
             return {**self.model_copy(update={"take_over": False}).settings(), "take_over": True}
         if self.policy in ("vlm", "chat", "planner+grounder"):

@@ -105,10 +105,10 @@ class VLMPolicy:
     async def recall(self, observation: Observation, generation: Generation) -> Decision:
         """Take a recorded response to this screen as the policy's own, without asking the engine.
 
-        Afterwards the next prompt, and the seed of its sampling, are those of an episode in which it was sampled here.
+        Afterwards the next prompt and its sampling seed are the same as if the response had been sampled here.
 
         Returns:
-            The decision, without prompt and generation: nothing of it is to be trained on again.
+            The decision, without prompt and generation: it is not trained on again.
 
         Raises:
             BadResponse: if the response is not of this policy's model.

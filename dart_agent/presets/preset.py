@@ -1,8 +1,8 @@
 """Presets: a model's published behaviour as values, each with its source. One YAML file per preset.
 
 Invariants:
-    - A preset is data. What it fixes beyond `Layout` are settings that a user can also write one by one, so whatever
-      is given beside a preset counts, and a preset can be written out as a configuration.
+    - A preset is data. What it fixes beyond `Layout` are settings that a user can also write one by one, so a setting
+      that is given together with a preset takes precedence, and a preset can be written out as a configuration.
     - What could not be read in the publisher's own material is said in the preset: `unverified` is not empty.
     - A text that begins with "@" is that of `texts/NAME.txt`, to the letter.
 """

@@ -134,7 +134,7 @@ _GONE = np.empty((0, 0, 3), np.uint8)
 
 @dataclass(slots=True)
 class _Turn:
-    """One screenshot and, once it is made, the response to it, with the parts of it that a later prompt repeats."""
+    """One screenshot and, once there is one, the response to it, with the parts that later prompts repeat."""
 
     image: NDArray[np.uint8]
     note: str

@@ -23,7 +23,7 @@ def ablate(
     name: Annotated[str | None, typer.Option(help="directory below --runs-dir; ablation-CONFIG if not given")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
-    """Compare variants of CONFIG; the same command goes on where it was."""
+    """Compare variants of CONFIG; the same command resumes an interrupted comparison."""
     from dart_lab.ablations import ablation, ablation_table
     from dart_train.config.run_config import load_config
     from dart_train.preflight.problems import refuse

@@ -2,8 +2,8 @@
 
 Invariants:
     - Every variant is checked before the first one starts: names, values, and what contradicts one another.
-    - A run is `dart-train run` in a process of its own, with a directory of its own: one that crashes is named in the
-      table and stops no other, one that is finished is not run again, one that was cut off goes on.
+    - A run is `dart-train run` in a process of its own, with a directory of its own: a run that crashes is named in the
+      table and stops no other, a finished run is not repeated, an interrupted run is resumed.
     - Runs that begin alike begin once: demonstrations, warm-up and the test before are played by one and copied.
 """
 
@@ -31,7 +31,7 @@ from dart_train.run.supervisor import log_tail
 
 BASE = "base"
 EVALUATIONS = 10
-"""Held-out evaluations beside each training, where the configuration does not say otherwise."""
+"""Number of held-out evaluations during each training, unless the configuration says otherwise."""
 UNKNOWN_BUDGET = 2000
 """Rollouts that a budget of minutes is taken for, by the distance of evaluations."""
 
@@ -174,7 +174,7 @@ def planned_runs(
 
 
 def _comparable(config: RunConfig) -> RunConfig:
-    """Without what is no part of a comparison, and with evaluations beside the training."""
+    """Return the configuration with what a comparison needs only, and with evaluations during the training."""
     monitor, budget = config.evaluation.monitor, config.rollout.budget_rollouts
     every = monitor.every_rollouts or max(1, (budget or UNKNOWN_BUDGET) // EVALUATIONS)
     watched = {"monitor": monitor.model_copy(update={"every_rollouts": every})}
@@ -187,14 +187,14 @@ def _comparable(config: RunConfig) -> RunConfig:
 
 
 def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Callable[[str], None]) -> Mapping[str, str]:
-    """Run, or go on with, every run; returns why those crashed that did, by name."""
+    """Start or resume every run; returns why those crashed that did, by name."""
     crashed, begun = dict[str, str](), dict[str, str]()
     keys = [start_key(one.config) for one in runs]
     first = {key: one.config for key, one in reversed([*zip(keys, runs, strict=True)])}
     locks = {key: threading.Lock() for key in keys}
 
     def begin(planned: Planned, run: RunDirectory) -> str:
-        """Let a run that has not begun go on from what it shares with others; why that crashed, or ""."""
+        """Let a run that has not begun start from the state that it shares with others; why that crashed, or ""."""
         key = start_key(planned.config)
         if not key or keys.count(key) < 2 or run.root.exists():
             return ""

@@ -1,7 +1,7 @@
 """Results of an ablation's runs: one table and one picture. Values that were not measured are None, never 0.
 
-Intervals are of the mean over seeds, by Student's t at 95 %, and a difference from the base is paired by seed,
-whose runs share model, tasks' seeds and evaluation. How soon a success is reached is a median. One seed has none.
+Intervals are of the mean over seeds, by Student's t at 95 %. A difference from the base is paired by seed: runs of one
+seed share model, tasks' seeds and evaluation. How soon a success is reached is a median. One seed has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dart_train.core.metrics_log import read_metrics
 from dart_train.run.run_directory import RunDirectory, RunState, read_json, write_json, write_text
 
 COLLAPSE = 0.2
-"""A run has collapsed that ends so far below the best of its evaluations, or whose trainer said so."""
+"""A run has collapsed if it ends so far below the best of its evaluations, or if its trainer says so."""
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % quantiles of Student's t for 1 to 9 degrees of freedom."""
 Interval = tuple[float, float] | None
@@ -30,7 +30,7 @@ class Outcome:
         variant: what it is a run of.
         seed: of the run.
         success: on held-out seeds at the end, mean over tasks; None where it did not come so far.
-        curve: (rollouts, seconds of training, success) of the evaluations before, beside and after it.
+        curve: (rollouts, seconds of training, success) of the evaluations before, during and after it.
         ever: share of the tasks that succeeded at least once in training.
         collapsed: whether it lost what it had.
         crashed: why it did not end; "" where it did.

@@ -1,4 +1,4 @@
-"""Runs that begin alike: one plays the demonstrations, warms up and is tested, and the others go on from copies of it.
+"""Runs that begin alike: one run plays demonstrations, warms up and is tested; the others start from copies of it.
 
 Invariants:
     - A start is shared where all that its phases read is equal, the name (which rows and files carry) and the seed too,
@@ -31,7 +31,7 @@ def start_key(config: RunConfig) -> str:
 
 
 def go_on_from(start: RunDirectory, config: RunConfig, run: RunDirectory) -> None:
-    """Lay a copy of a start as the directory of another run, which goes on with its reinforcement learning."""
+    """Copy a start to the directory of another run, which continues with its reinforcement learning."""
     fresh = run.root.with_name(f".{run.root.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(start.root, fresh, ignore=shutil.ignore_patterns("*.sock", "*.lock"))

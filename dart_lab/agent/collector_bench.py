@@ -33,7 +33,7 @@ _AROUND = frozenset(
     "frame dialog window panel filler scroll-pane application menu-bar page-tab-list tool-bar table list tree".split()
 )
 _NEAR, _EACH_S = 4.0, 2.0
-# Notes which element of the page receives a press, and lets the page see none of it.
+# Notes which element of the page receives a press, and hides the press from the page.
 _PAGE = """(() => {
   if (window.__pressed !== undefined) return;
   window.__pressed = null;
@@ -66,7 +66,7 @@ def _verdict(element: Element, felt: Sequence[tuple[str, str, Sequence[float]]])
 
 @dataclass(slots=True)
 class ClickCheck:
-    """Counts of elements and of pairs; `wrong_ones` names who received what was meant for another.
+    """Counts of elements and of pairs; `wrong_ones` names elements that received an event for another one.
 
     `seconds` passed, and `spent_s` of this process's time went, into the check.
     """

@@ -1,7 +1,7 @@
 """The explorer against chance and breadth-first, at the same number of actions and resets, on real applications.
 
-The rivals see the same screens, propose the same deeds and are counted alike; they only choose otherwise. A ratio is
-that of the mean numbers of distinct screens, averaged over applications, its interval a bootstrap over seeds.
+The rivals see the same screens, propose the same deeds and are counted alike; they only choose otherwise. A ratio
+compares the mean numbers of distinct screens, averaged over applications; its interval is a bootstrap over seeds.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Both start from the same weights, which read the screens and know what is asked for (`grounding_start`), and train
 everything on the same pairs of one screen size, one thread, until a budget of processor time is spent; then both answer
 on held-out screens of that size and of two others. The text model writes coordinates relative to the screen, so that
-none of its numbers is new on another size. A third model is the backbone frozen, with a head that gets as much time. At
-last a head that has learnt little, with and without a verifier.
+another size needs no new numbers. A third model is the backbone frozen, with a head that gets as much time. At last a
+head that has learnt little, with and without a verifier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GRPO through the head beside GRPO of coordinates in text: rollouts of a configuration's tasks, in one process.
+"""GRPO through the head compared with GRPO of coordinates in text: rollouts of a configuration's tasks, in one process.
 
     python -m dart_lab.agent.pointer_grpo MODEL_DIR OUT_DIR [--config configs/pointer.yaml] [--updates 20]
 

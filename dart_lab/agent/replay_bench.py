@@ -111,5 +111,5 @@ async def measure(suites: Sequence[str], most: int, steps: int, say: Callable[[s
 
 
 def share_within(differing: Sequence[float], tolerance: float) -> float:
-    """Return the share of places that differ in at most so much."""
+    """Return the share of places that differ by at most the given amount."""
     return sum(share <= tolerance for share in differing) / len(differing)

@@ -42,7 +42,7 @@ def densest(points: Sequence[Point], count: int = CANDIDATES, radius: float = RA
 
 
 class ConstantClicker:
-    """Clicks at one place of each task, whatever it sees."""
+    """Clicks at one place of each task, regardless of the screen."""
 
     def __init__(self, places: Mapping[str, Point]) -> None:
         self._places = places
@@ -90,7 +90,7 @@ class ConstantClick(AddedPhase):
 async def _play(
     context: ProcessContext, places: Mapping[Candidate, Point], count: int
 ) -> list[tuple[Candidate, float]]:
-    """The scores of all candidates: first those of every task's first place, then those of the second ones, ..."""
+    """The scores of all candidates: first episodes with every task's first place, then with the second ones, ..."""
     config, client = context.config, context.client()
     first = config.evaluation.first_seed
     told = context.progress().counter(count * len(places))

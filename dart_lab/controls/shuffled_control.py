@@ -13,7 +13,7 @@ SUFFIX = "-shuffled"
 
 
 def shuffled(config: RunConfig) -> RunConfig:
-    """The same run, but for the rewards of every lease being dealt to its trajectories by chance."""
+    """The same run, except that the rewards of every lease are shuffled among its trajectories."""
     return config.model_copy(
         update={
             "name": config.name + SUFFIX,

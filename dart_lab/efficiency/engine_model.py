@@ -91,9 +91,7 @@ class EngineModel:
             self._prefill_ends = None
             _, tokens, done = self._prompts.popleft()
             heapq.heappush(self._decoding, (self._progress + tokens, next(self._order), done))
-        elif (
-            self._decoding
-        ):  # progress is a sum of floats: the first one is done, whatever is missing of its last token
+        elif self._decoding:  # progress is a sum of floats: the first one is done, up to rounding in its last token
             self._progress = max(self._progress, self._decoding[0][0])
             while self._decoding and self._decoding[0][0] <= self._progress:
                 heapq.heappop(self._decoding)[2].fire()

@@ -1,6 +1,6 @@
 """Virtual time: a heap of events, and processes as generators. Discrete-event simulation in a page.
 
-A process yields virtual seconds, for which it sleeps, or a `Signal`, for which it waits. Events of one moment
+A process yields virtual seconds to sleep, or a `Signal` to wait for. Events of one moment
 happen in the order in which they were scheduled, so that a simulation is deterministic.
 """
 
@@ -13,14 +13,14 @@ from typing import TypeAlias, Union
 
 
 class Signal:
-    """Wakes those who wait for it, each time that it is fired."""
+    """Wakes all waiting processes each time that it is fired."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: list[Process] = []
 
     def fire(self) -> None:
-        """Wake everybody who waits now."""
+        """Wake all processes that wait now."""
         waiting, self._waiting = self._waiting, []
         for process in waiting:
             self._clock.after(0.0, lambda process=process: self._clock.resume(process))  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """`dart-train bench efficiency --real`: the same run rollout-wise, task-wise and batch-wise, on real desktops.
 
 Each run is the pipeline's (`dart-train run`), without warm-up and evaluation, in a directory of its own that is removed
-afterwards. Measured is the stretch from the end of the first training step to the end of the last one, so that the
-start of processes counts for nobody.
+afterwards. The measured time runs from the end of the first training step to the end of the last one, so that the start
+of processes does not count.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read(run: RunDirectory) -> Measured:
 
 
 def report(found: Mapping[str, Sequence[Measured]]) -> Report:
-    """Medians of the repetitions, and the ratios of each: the least one is kept beside the median. Pure."""
+    """Medians of the repetitions, and the ratios of each: the least one is kept together with the median. Pure."""
     keys: dict[str, float] = {}
     names = ("env_utilisation", "throughput", "rollout_utilisation")
     for name in names:

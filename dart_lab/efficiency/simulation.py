@@ -37,7 +37,7 @@ class Design:
 
     Attributes:
         mode: of the scheduler; batch-wise rollouts also wait for training and for all engines.
-        rolling: engines take new weights a few at a time while the others go on; else all at once.
+        rolling: engines take new weights a few at a time while the others keep serving; else all at once.
         over_provision: of batches, as of `BatchWise`.
         batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what
             the trainer cannot keep up with expires (DART as published).
@@ -46,7 +46,7 @@ class Design:
         last: whether a rollout's last step says how stale it is, as `data.curation.staleness_by` has it; else its
             oldest.
         prefix_reuse: a rollout's requests go to one engine, which keeps its prompt, and old screenshots leave the
-            prompt in blocks; else an engine reads every prompt anew.
+            prompt in blocks; else an engine reads every prompt again.
     """
 
     mode: Mode = Mode.ROLLOUT
@@ -262,7 +262,7 @@ class Simulation:
         return oldest
 
     def _boot(self, episode: Episode) -> Process:
-        """Take a spare desktop if one is ready, for which another one boots; else boot."""
+        """Take a spare desktop if one is ready, and boot its replacement; else boot."""
         if self._spares:
             self._spares -= 1
             self.clock.start(self._boot_spare(episode.boot_s))
@@ -333,7 +333,7 @@ class Simulation:
     # --- training -----------------------------------------------------------------------------------------------
 
     def _train(self) -> Process:
-        """The trainer of DART: takes a batch whenever there is one, publishes, goes on."""
+        """The trainer of DART: takes a batch whenever there is one, publishes, continues."""
         while True:
             waiting_since = self.clock.now
             while True:
@@ -352,7 +352,7 @@ class Simulation:
             self._work.fire()
 
     def _train_batches(self, batches: Batches) -> Process:
-        """The coupled trainer: waits for the batch, trains, updates all engines, lets rollouts go on."""
+        """The coupled trainer: waits for the batch, trains, updates all engines, lets rollouts continue."""
         while True:
             waiting_since = self.clock.now
             while not batches.complete:
@@ -378,7 +378,7 @@ class Simulation:
     # --- weights ------------------------------------------------------------------------------------------------
 
     def _keep_updated(self) -> Process:
-        """New weights come into the engines beside everything else; the newest supersede those that wait."""
+        """New weights are loaded into the engines in the background; newer weights replace waiting ones."""
         at_once = max(1, int(ROLLING_SHARE * len(self.engines))) if self.design.rolling else len(self.engines)
         while True:
             stale = [engine for engine in self.engines if engine.version != self.version]

@@ -63,7 +63,7 @@ FED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Virtual hours of a run, after those that are left out, and seeds over which it is repeated."""
+    """Virtual hours of a run after the skipped ones, and its seeds."""
 
     hours: float = 10.0
     skip_hours: float = 1.0
@@ -174,7 +174,7 @@ def search(runner: Runner, setting: Setting, design: Design) -> Best:
 
 
 def growth(runner: Runner, setting: Setting) -> dict[int, dict[int, Outcome]]:
-    """Return what desktops and engines play where the trainer takes all of it and no weights are updated."""
+    """Return the throughput of desktops and engines if the trainer takes everything and no weights are updated."""
     rollouts = replace(setting, batch_groups=10**9)
     design = replace(FULL, batches_ahead=None)
     places = [(desktops, engines) for desktops in GROWTH_DESKTOPS for engines in GROWTH_ENGINES]

@@ -28,7 +28,7 @@ class DesktopTimes:
         pause_s: fixed wait after every action.
         action_s: carrying it out (0.4) and the screenshot (0.3).
         evaluate_s: least and greatest time of the evaluator.
-        tail: sigma of the log-normal factor by which an episode's machine is slower than the median; fixed waits are
+        tail: sigma of the log-normal slowness of an episode's machine, relative to the median; fixed waits are
             not affected. Fitted.
     """
 
@@ -94,7 +94,7 @@ class Setting:
         to_limit: share of the failures that end at the limit.
         success: parameters of the beta distribution of the tasks' success rates: mean 53 %, as in DART's data;
             a third of the groups are then without signal.
-        signal: share of groups with unlike rewards, whatever their size; None for what tasks and chance make of it.
+        signal: share of groups with unequal rewards, for groups of any size; None for what tasks and chance make of it.
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
         broken: tasks beside the others whose desktops are lost during set-up, every time ...

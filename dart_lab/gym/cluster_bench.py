@@ -176,7 +176,7 @@ class Desync:
             raise DesktopError(f"the benchmark's reset failed: {result.observation.action_error}")
 
     async def run(self, steps: int, latencies: array[float]) -> None:
-        """Step; every reply must be that of its request."""
+        """Step; every reply must belong to its request."""
         for step in range(1, steps + 1):
             place = (1000 + self._number, step % PLACES)
             started = time.perf_counter()

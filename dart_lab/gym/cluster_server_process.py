@@ -1,6 +1,6 @@
 """A cluster's server in a process of its own, as clients meet it, for the benchmark.
 
-It is `dart-gym serve` but for one thing: drawn desktops may show a given picture, so that large frames with real
+It differs from `dart-gym serve` in one thing: drawn desktops may show a given picture, so that large frames with real
 content can be measured without what a real desktop adds. Run it with `python -m`; `BenchServer` does.
 """
 

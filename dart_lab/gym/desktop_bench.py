@@ -53,7 +53,7 @@ AIMS = {
 }
 SPEC = DesktopSpec(width=WIDTH, height=HEIGHT, profile="osworld")
 TASK: dict[str, Any] = {"id": "bench", "instruction": "", "evaluator": {"func": "infeasible"}}
-"""A task without set-up, so that a reset is that of the desktop."""
+"""A task without set-up, so that a reset is the desktop's alone."""
 
 Step = Callable[[int, int], Coroutine[Any, Any, None]]
 
@@ -175,7 +175,7 @@ async def _cold_resets() -> tuple[float, float]:
 
 
 async def _further_megabytes() -> float:
-    """Memory that one more idle desktop takes beside others, in MB."""
+    """Return the memory that one more idle desktop takes, in MB."""
     async with contextlib.AsyncExitStack() as stack:
         taken = []
         for _ in range(1 + FURTHER):

@@ -19,7 +19,7 @@ from dart_gym.tasks.catalog.registry import get_task
 from dart_lab.controls.constant_click import densest
 
 ORACLES, REPLAYED = 8, 3
-"""Training seeds on which the oracle is followed, and those of them whose actions are replayed."""
+"""Training seeds on which the oracle is followed, and the ones of them that provide actions to replay."""
 
 
 async def measure(tasks: Sequence[str], seeds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ async def _oracle(session: Session, task: str, seed: int) -> list[Action]:
 
 
 async def _share(session: Session, task: str, seeds: int, actions: Sequence[Action] = ()) -> float:
-    """Share of episodes solved by the same actions whatever is shown, or by random ones."""
+    """Share of episodes that the same actions solve regardless of the screen, or random ones."""
     solved, policy = 0, RandomPolicy(clicks_only=False)
     for seed in range(seeds):
         result = await session.reset(task, seed=seed)

@@ -2,7 +2,7 @@
 
 The workload is a policy's: before each step it thinks, for a time drawn from a log-normal distribution (most are
 short, a few very long, as lengths of generated texts are), and episodes differ in length. Episode `n` is the same in
-all three ways, and each way gets the same wall-clock time. What is counted is the work done in it: finished episodes,
+all three ways, and each way gets the same wall-clock time. The work done in it is counted: finished episodes,
 and of those under way the share of their steps, so that long ones are not favoured or punished.
 """
 

@@ -44,7 +44,7 @@ async def measure(report_progress: Callable[[str], None]) -> Report:
 
 
 async def _resets(profile: str, warm: int) -> list[float]:
-    """Seconds of each reset but the first, for which nothing can be ready."""
+    """Seconds of each reset except the first, which cannot be prepared."""
     seconds = []
     with tempfile.TemporaryDirectory(prefix="dart-bench-") as directory:
         url = f"ws+unix://{Path(directory) / 's'}"

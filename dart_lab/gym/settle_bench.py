@@ -4,7 +4,7 @@ A click is too early if its step was reported as settled, and a screenshot of th
 the observation in more than a caret that blinks. The screen is not touched meanwhile, so that everything which comes
 later is something that the step should have waited for. A step is: click, wait until the screen has settled, take it.
 
-`--load` starts busy processes beside the desktop. The load average in the report is that of the whole machine.
+`--load` starts busy processes next to the desktop. The load average in the report covers the whole machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Episodes on mock sites beside the same pages as local files, on many desktops at once, and how long a reset takes.
 
 In each round every desktop plays one episode of each way, the ways in turn, so that both see the same machine. An
-episode is all of it: a fresh desktop, its browser, the oracle's actions, the score. Pages as files keep their state to
-themselves, so that those episodes are not scored.
+episode includes everything: a fresh desktop, its browser, the oracle's actions, the score. Pages as files keep their
+state to themselves, so that those episodes are not scored.
 """
 
 from __future__ import annotations

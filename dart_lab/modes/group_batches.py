@@ -3,13 +3,13 @@
 Only batch-wise rollouts know batches; rollout-wise and task-wise ones never wait for one.
 
 Over-provisioning is APRIL's (RLsys-Foundation/APRIL), at the level of groups: more groups are opened than a batch
-needs, and it is complete as soon as enough have ended, whichever they are. The rest goes on playing, is not aborted,
-and counts for the next batch: a desktop cannot be put back to where it was, unlike the cache of an engine.
+needs, and it is complete as soon as enough have ended, whichever they are. The rest keeps playing, is not aborted, and
+counts for the next batch: a desktop cannot be put back to where it was, unlike the cache of an engine.
 
 Invariants:
     - groups that are open + groups that ended and belong to no closed batch <= target + surplus, at any time.
-    - A group is in the batch in which it was opened or in one of the `window` next: a batch waits for those that could
-      not be in the following one any more. So nothing that was played has to be thrown away for its age.
+    - A group is in the batch in which it was opened or in one of the `window` next: a batch waits for groups that could
+      not join the following one any more. So nothing that was played has to be thrown away for its age.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 - `record_per_s`: trajectories whose rows (run, meta, group, one per step) were committed, each in a transaction of its
   own, by several processes at once, in a new run. Files are left out: they are as fast as the disk.
-- `record_long_per_s`: the same in the long run, whose indexes are large.
+- `record_long_per_s`: the same in the long run, with large indexes.
 - `record_unflushed_per_s`: the same in a new run of a MariaDB that flushes its log once a second instead of at every
   commit (`innodb_flush_log_at_trx_commit=2`), so that a power failure may cost a second of rows.
 - `record_round_trips`, `record_flushes`, `record_lock_waits`: what a trajectory costs a MariaDB, by its own counters.

@@ -1,9 +1,9 @@
 """Stand-ins for vLLM servers in a process of their own: their routes over HTTP, a 7B model's latencies, no model.
 
-Each listens on a port of its own and is as slow as `dart_lab.efficiency.workload.ModelTimes` says: it reads what is
-new of a prompt, and samples the slower the more requests it has; new weights take as long as they do there. What it
-says is a thought of about a hundred tokens and a click: into a corner, and with the last step into one of a fake
-task's cells.
+Each listens on a port of its own and is as slow as `dart_lab.efficiency.workload.ModelTimes` says: it reads what is new
+of a prompt, and samples the slower the more requests it has; new weights take as long as they do there. Its responses
+are a thought of about a hundred tokens and a click: into a corner, and with the last step into one of a fake task's
+cells.
 
 Invariants:
     - An answer is as honest as vLLM's: the prompt's ids with the pads of the images that it was sent, a number for each

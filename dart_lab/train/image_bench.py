@@ -113,7 +113,7 @@ def anew_ms(kinds: tuple[str, ...]) -> float:
 
 
 def _begun(conversation: Conversation, images: Iterator[NDArray[np.uint8]]) -> Conversation:
-    """An episode whose window is full but for the next screenshot."""
+    """An episode whose window lacks only the next screenshot."""
     conversation.begin("Open the settings")
     for _ in range(SCREENSHOTS - 1):
         conversation.observe(next(images))

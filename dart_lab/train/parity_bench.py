@@ -135,7 +135,7 @@ def tower_calls(attention: str) -> int:
 
 @torch.no_grad()
 def mask_bytes(length: int) -> int:
-    """Bytes of the masks of a row, half of which is a prompt and half a branch."""
+    """Return the bytes of the masks of a row that is half a prompt and half a branch."""
     half = length // 2
     layout = Layout([Segment(0, half), Segment(half, length, 0, half)], length)
     states = torch.zeros(1, 1, length, 4)

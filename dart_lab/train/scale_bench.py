@@ -9,7 +9,7 @@ leases, commits and publishes versions, which the engines take as they do in a r
 - `expired_share`: of the trajectories that were decided, those that became too old for the trainer.
 - `memory_mb`, `memory_growth_mb`: of this process in the middle of the time, and from then to its end.
 - `image_requests_per_s`, `image_cpu_ms`: of the client alone, with screenshots of 1932x1092; see `image_bench`.
-- `image_cpu_vs_anew`: by how much more processor time a request takes whose five screenshots are encoded for it.
+- `image_cpu_vs_anew`: how much more processor time a request takes if its five screenshots are encoded for it.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Workbench:
         reset_peak(self.device)
         before = peak_mb(self.device)
         started = clock(self.device)
-        # Without a capacity the cache keeps one screenshot: each occurrence is cut anew, as a processor does.
+        # Without a capacity the cache keeps one screenshot: each occurrence is cut again, as a processor does.
         images = ImageCache(self.screens.__getitem__, 2048 if merged else 0)
         collator = Collator(
             self.tokens, self.vision, images, share_prompts=False, merge_prefixes=merged, distinct_images=merged
@@ -447,7 +447,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin to measure peak memory anew."""
+    """Reset the measurement of peak memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -245,7 +245,7 @@ def _no_reward(completions: Any, **others: Any) -> list[float | None]:
 
 
 def _begin() -> float:
-    """Memory of the process in MiB, from which on the peak is measured."""
+    """Return the memory of the process in MiB, and restart the measurement of its peak."""
     reset_peak(CPU)
     return peak_mb(CPU)
 

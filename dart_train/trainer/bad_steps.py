@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BadSteps:
-    """Judges the steps of one trainer, bears `most` bad ones in a row; `skipped` counts those of earlier lives too."""
+    """Judges the steps of one trainer, bears `most` bad ones in a row; `skipped` includes those of earlier lives."""
 
     def __init__(self, most: int, output_dir: Path, ranks: Ranks) -> None:
         self._most = most

@@ -2,7 +2,7 @@
 
 A sign is a number that has left the bounds that it had at the beginning, in the mean of a window of steps. Signs that
 last for another window are a collapse. While there are any, no state is saved: the newest one is from before them, and
-`on_collapse: return` goes back to it by starting the trainer anew.
+`on_collapse: return` goes back to it by restarting the trainer.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from dart_train.core.train_errors import TrainingError
 
 
 class Collapsed(TrainingError):
-    """The policy has collapsed; the trainer's next start goes on from the last good state."""
+    """The policy has collapsed; the trainer's next start resumes from the last good state."""
 
 
 class CollapsedForGood(Collapsed):

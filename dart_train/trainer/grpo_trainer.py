@@ -4,8 +4,8 @@
 
 Only documented hooks are overridden: `get_train_dataloader`, `create_optimizer`, `training_step`, `log` and `train`,
 beside callbacks. This module reads the whole configuration; the parts that it is made of take what they need. A step's
-micro-batches add up to the gradient of the whole batch, whatever their sizes, however many calls of `training_step`
-they are spread over (`gradient_accumulation_steps`), and on however many ranks.
+micro-batches add up to the gradient of the whole batch, regardless of their sizes, of the number of calls of
+`training_step` (`gradient_accumulation_steps`), and of the number of ranks.
 
 The policies in play: mu sampled (its log-probabilities are recorded, of versions that may lie behind), pi_old is the
 trainer's policy before the step, pi the one that is trained. With `old_logprobs="current"` and one update per lease
@@ -87,7 +87,7 @@ class DartGRPOTrainer(ShardedTrainer):
         model_dir: directory of the tokenizer and processor files; `model` where that is a directory.
         ref_model: model directory of the KL term's reference; by default the weights as they are given here, without
             the adapter where there is one. Only with `beta`.
-        demonstrations: samples whose cross-entropy is minimised beside, `supervised_rows` of them in each step; with
+        demonstrations: samples whose cross-entropy is minimised as well, `supervised_rows` of them in each step; with
             `supervised_coef`.
         metrics: where each report also goes as a JSON line.
     """
@@ -216,7 +216,7 @@ class DartGRPOTrainer(ShardedTrainer):
         return sharding.load_sharded(self._weights_dir, cut_of(args, self.ranks), prepare, lora=lora)
 
     def _step_memory(self, args: DartGRPOConfig) -> StepMemory:
-        """Return what steps take of this rank's device, and how much of it they may take."""
+        """Return a tracker of the device memory that steps use on this rank, with its limit."""
         numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
         setting = Setting(
             ranks=self.ranks.count,
@@ -308,7 +308,7 @@ class DartGRPOTrainer(ShardedTrainer):
     # --- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Any:
-        """Train; go on from the newest whole state in `output_dir` if there is one."""
+        """Train; resume from the newest complete state in `output_dir` if there is one."""
         return self.train(resume_from_checkpoint=self.states.find(self._checkpoints))
 
     def train(
@@ -425,7 +425,7 @@ class DartGRPOTrainer(ShardedTrainer):
         return self.steps.speed.report(seconds, name, self.ranks.count)
 
     def save_complete(self) -> None:
-        """Have the state that `transformers` has just saved written; it counts once all of it is on the disk."""
+        """Have the state that `transformers` has just saved written; it counts once it is completely on the disk."""
         self.states.complete(self.state.global_step)
 
     def end_training(self) -> None:
@@ -448,7 +448,7 @@ class DartGRPOTrainer(ShardedTrainer):
         super().log(logs, start_time)
 
     def _look_for_collapse(self, logs: dict[str, float]) -> str:
-        """Return what has collapsed; while there are signs of it no state is saved."""
+        """Return what has collapsed; while there are signs of a collapse no state is saved."""
         collapsed = self.guard.look(logs)
         if self.guard.signs:
             self.control.should_save = False

@@ -4,12 +4,12 @@ An image of a sliding window occurs in as many rows as the window has places. It
 graph and kept as the tower makes them (bfloat16 under mixed precision), the rows' gradients gather beside them in
 float32; then the image runs through the tower once more and the gathered gradient is handed over. One screenshot of
 2691 tokens of 3584 numbers is 18 MiB of features in bfloat16 and 37 MiB of gradient: a lease of 1920 of them fits no
-device. So features are kept up to a budget; those that were used longest ago make room: their gradient goes to the
-tower at once, and they are computed anew where a later row shows them again.
+device. So features are kept up to a budget; the least recently used ones make room: their gradient goes to the tower at
+once, and they are recomputed if a later row shows them again.
 
 Invariants:
-    - The gradient is that of running the tower in every row, whatever the budget (to rounding).
-    - What is kept never exceeds the budget, but for the images of the micro-batch that runs.
+    - The gradient equals that of running the tower in every row, for any budget (up to rounding).
+    - Kept features never exceed the budget, except the images of the micro-batch that runs.
     - Features are valid until the tower's weights change.
 """
 

@@ -3,10 +3,10 @@
 The output layer runs on the positions that predict response tokens only, and the vision tower on each distinct image
 once: of a micro-batch, or of a whole optimizer batch with `ImageFeatures`. Qwen's published classes are used by their
 public parts: `get_image_features`, embeddings, `language_model`, `lm_head`; what differs between families is in
-`dart_agent.models.families`. The head runs in float32 whatever the rest computes in, for a log-probability is a
+`dart_agent.models.families`. The head runs in float32 regardless of the other layers, since a log-probability is a
 difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. Where a prompt ends in <ACTOR>, the id that
-follows is a patch, and the model's pointer head says how likely it is. The reference is a second copy of the
-weights, or the model that is trained with its adapter switched off, which costs no memory.
+follows is a patch, and the model's pointer head says how likely it is. The reference is a second copy of the weights,
+or the model that is trained with its adapter switched off, which costs no memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Policy:
     Args:
         model: of a known family, on its device, also inside a peft model, also sharded.
         features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
-            tower in every micro-batch anew.
+            tower again in every micro-batch.
     """
 
     trained = True

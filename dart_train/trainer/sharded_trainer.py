@@ -2,8 +2,8 @@
 
 Invariants:
     - Without `fsdp` it trains as `transformers.Trainer` does.
-    - Directories of states are those of `transformers`, and it loads them. What is large (weights, the optimizer's
-      state) is written by `StateWriter` from copies; what is small, by `transformers` at once.
+    - Directories of states are those of `transformers`, and it loads them. Large parts (weights, the optimizer's state)
+      are written by `StateWriter` from copies; what is small, by `transformers` at once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ShardedTrainer(Trainer):
     # --- states -------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `transformers.Trainer.save_model`; the weights of a state are written beside the training."""
+        """As `transformers.Trainer.save_model`; the weights of a state are written in the background."""
         if not _internal_call or self.args.fsdp:
             super().save_model(output_dir, _internal_call)
         elif self.args.should_save:
@@ -83,7 +83,7 @@ class ShardedTrainer(Trainer):
             self.writer.add(partial(self._save, str(path), state_dict=weights))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """As `transformers.Trainer`, the optimizer's state, and the weights of a sharded model, beside the training."""
+        """As `transformers.Trainer`, but write the optimizer's state and sharded weights in the background."""
         path = Path(output_dir)
         with nullcontext() if self._moments is None else self._moments.here():
             if self.args.fsdp:
@@ -101,7 +101,7 @@ class ShardedTrainer(Trainer):
 
 
 def _weights_of_state(model: Any) -> dict[str, Tensor]:
-    """The weights that a state holds: those of the adapter where there is one, else all."""
+    """The weights that a state holds: the adapter's if there is one, else all."""
     found = model.state_dict()
     if not is_adapted(model):
         return found

@@ -1,6 +1,6 @@
 """When the states that training resumes from are written, which of them is the best, and when one counts.
 
-`ShardedTrainer` writes the files, beside the training; see `checkpoint` for what makes a directory complete.
+`ShardedTrainer` writes the files in the background; see `checkpoint` for what makes a directory complete.
 
 Invariants:
     - A state is saved between leases only: in the middle of one it could not say what its weights contain.
@@ -50,7 +50,7 @@ class States:
         shared: puts states where another node finds them; None where there is no such place.
 
     Attributes:
-        resumed: the state that this life went on from; None at a beginning.
+        resumed: the state that this life resumed from; None at a beginning.
     """
 
     def __init__(

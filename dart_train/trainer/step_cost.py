@@ -112,6 +112,6 @@ class StepSpeed:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done everything that was asked of it."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

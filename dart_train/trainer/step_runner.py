@@ -1,13 +1,14 @@
 """The gradient of one optimizer step: a mini-batch of a lease, on all ranks, in the memory that there is.
 
-What a lease needs before its first update is done in one pass without gradient: log-probabilities of pi_old, and the
-entropies by which steps are chosen. Nothing is computed for nothing: steps that the choice drops do not run again, the
-first mini-batch's pi_old is kept from its own forward pass, where the engine recorded entropies there is no pass, and
-the reference runs in steps with a KL term only.
+Everything that a lease needs before its first update is computed in one pass without gradient: log-probabilities of
+pi_old, and the entropies by which steps are chosen. Nothing is computed for nothing: steps that the choice drops do not
+run again, the first mini-batch's pi_old is kept from its own forward pass, where the engine recorded entropies there is
+no pass, and the reference runs in steps with a KL term only.
 
 Invariants:
-    - Gradients, losses and numbers are those of the whole mini-batch in one pass of one process, however it is cut:
-      into micro-batches, into parts (`gradient_accumulation_steps`), among ranks, or smaller after memory ran out.
+    - Gradients, losses and numbers equal those of the whole mini-batch in one pass of one process, regardless of how it
+      is cut: into micro-batches, into parts (`gradient_accumulation_steps`), among ranks, or smaller after memory ran
+      out.
     - Memory that runs out on one rank is every rank's: all throw the step's gradients away and make it again.
 """
 
@@ -287,7 +288,7 @@ class StepRunner:
         batch.scored = True
 
     def _select(self, batch: OptimizerBatch, entropies: Sequence[dict[int, Tensor]] | None) -> None:
-        """Choose what the lease's steps train on; the entropy bonus is that of all tokens, dropped ones too."""
+        """Choose what the lease's steps train on; the entropy bonus includes all tokens, dropped ones too."""
         run_dropped = self._settings.objective.entropy_coef != 0
         batch.select(entropies, self._settings.selection, self.collator, run_dropped=run_dropped, ranks=self._ranks)
 
@@ -329,7 +330,7 @@ class StepRunner:
         )
 
     def _accumulate(self, wanted: set[int], parts: int) -> None:
-        """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
+        """Add the gradients of the micro-batches for which `number % parts` is in `wanted`."""
         _, work = self._current()
         batches = self._part.micro_batches
         closing = last_number(len(batches), parts)

@@ -16,9 +16,9 @@ from dart_train.trainer.losses.ratios import LOG_RATIO_LIMIT
 class StepStatistics:
     """Sums over the micro-batches of one step.
 
-    The policies' two gaps are kept apart. `gap/engine`: pi_old against mu where both are of the same version, which is
-    what kernels and precision make. `gap/behind`: the same where an older version sampled. `gap/staleness`: pi against
-    pi_old, which is what the updates on this lease make.
+    The two gaps between the policies are kept separate. `gap/engine`: pi_old against mu where both are of the same
+    version, which is what kernels and precision make. `gap/behind`: the same where an older version sampled.
+    `gap/staleness`: pi against pi_old, which is what the updates on this lease make.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ reinforced ones; its loss is the same. The control ("the same time, supervised")
 model as its start and a time as its limit.
 
 Ranks that hold parts of the model (`fsdp`) each train on a share of every batch; the batch, its loss and the learning
-rate are those of one process.
+rate equal those of one process.
 
 The result is written as a plain Hugging Face directory when training has ended, never in part.
 """
@@ -194,7 +194,7 @@ class _SupervisedTrainer(ShardedTrainer):
         )
 
     def _collate(self, samples: list[Sample]) -> dict[str, Any]:
-        """This rank's share of a batch, and the number of response tokens in all of it."""
+        """Return this rank's share of a batch, and the number of response tokens in the whole batch."""
         own = samples[self._ranks.rank :: self._ranks.count]
         return {"micro_batch": self._collator(own), "of_tokens": sum(len(sample.response_ids) for sample in samples)}
 

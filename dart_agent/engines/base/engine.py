@@ -3,7 +3,7 @@
 Invariants:
     - A prompt is token ids plus images, never a string: what was sampled is what is trained, nothing is
       re-tokenised. `Prompt.token_ids` already holds one `<|image_pad|>` per merged patch of each image.
-    - Log-probabilities are those of the distribution that was sampled from: at the sampling temperature (at 1 where
+    - Log-probabilities belong to the distribution that was sampled from: at the sampling temperature (at 1 where
       it is 0), with special tokens suppressed exactly as the trainer suppresses them (`Sampling.suppressed_ids`).
     - Sampling that biases log-probabilities is refused for training: there is no top_p, top_k or penalty here.
 """
@@ -41,13 +41,13 @@ class EngineMismatch(EngineError):
 
 
 class UpdateNotBegun(EngineError):
-    """New weights could not be got ready for it: it goes on with those that it has."""
+    """New weights could not be prepared for it: it keeps serving the present ones."""
 
 
 class BadResponse(EngineMismatch):
-    """It returned what no response can hold: an invalid id or probability, or the pad of an image.
+    """It returned a response that cannot be valid: an invalid id or probability, or the pad of an image.
 
-    What lets a reply pass is decided by `dart_agent.engines.base.engine_replies`.
+    `dart_agent.engines.base.engine_replies` checks replies.
     """
 
 
@@ -65,7 +65,7 @@ class Sampling:
 
     Attributes:
         max_tokens: limit of new tokens, the end token included.
-        temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
+        temperature: 0 for greedy; log-probabilities are then taken at temperature 1.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
         ids_below: number of ids that the tokenizer has: what the rows behind them in a model's head stand for is no

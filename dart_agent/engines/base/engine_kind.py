@@ -31,7 +31,7 @@ class Connection:
 
     Attributes:
         name: what results carry as `Generation.engine`; "" for the URL.
-        version: version of the weights that the server was started with; -1 where nobody knows it.
+        version: version of the weights that the server was started with; -1 if it is unknown.
         pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
         loading: how weights are streamed into the server (`dart_agent.engines.vllm.weight_loading.WeightLoading`); None
             for a server that reads files.
@@ -74,7 +74,7 @@ class Launch:
         directory: directory for sockets and temporary files; a short path, removed at the end.
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
-        gpus: indices of its GPUs in the order of the bus; None where nobody gave it any, empty for the CPU.
+        gpus: indices of its GPUs in the order of the bus; None if none were assigned, empty for the CPU.
         gpu_memory: share of their memory that it takes; None for its own default.
         public: where other nodes reach it; None for a server for this machine alone.
     """
@@ -92,7 +92,7 @@ class Launch:
 
     @property
     def visible_gpus(self) -> dict[str, str]:
-        """Variables that show a server its GPUs alone; none where nobody gave it any."""
+        """Return variables that show a server only its own GPUs; empty if none were assigned."""
         return {} if self.gpus is None else gpu_environment(self.gpus)
 
 
@@ -101,8 +101,8 @@ class Command:
     """A command that starts a server, and the address where the server then listens.
 
     Attributes:
-        has_workers: whether it starts processes of its own, which would be left where it is killed: it is told to end
-            (SIGTERM) when its owner dies. Any other is killed, so that one that hangs ends too.
+        has_workers: whether it starts processes of its own, which would survive if it were killed. Such a command gets
+            SIGTERM when its owner dies; any other is killed, so that it also ends when it hangs.
     """
 
     argv: tuple[str, ...]

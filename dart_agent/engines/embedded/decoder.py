@@ -153,7 +153,7 @@ class Decoder:
     def _attend(
         self, attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, mask: Tensor
     ) -> Tensor:
-        """Self-attention of the new positions over the cache, whose last entries they write."""
+        """Compute self-attention of the new positions over the cache, after writing them to its end."""
         batch, new, _ = hidden.shape
         query = attention.q_proj(hidden).view(batch, new, self._heads, -1)
         gate = query[..., self._head_size :]  # of Qwen3.5 alone

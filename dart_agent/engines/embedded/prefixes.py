@@ -1,7 +1,7 @@
 """Prefixes: the decoder's cache of the prompts that were read last, for prompts that begin with one of them.
 
-A conversation's next prompt begins with its last one, so that only the newest screenshot is read. What is kept of a
-prompt is its state at its end, since a recurrent memory cannot be cut; so a prompt is reused whole or not at all.
+A conversation's next prompt begins with its last one, so that only the newest screenshot is read. Only the state at a
+prompt's end is kept, since a recurrent memory cannot be cut; so a prompt is reused whole or not at all.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class Prefixes:
         self._total = 0
 
     def longest(self, ids: Ids, images: Images) -> tuple[int, int, Cached | None]:
-        """Tokens, images and cache of the longest with which a prompt begins, something being left to read."""
+        """Return tokens, images and cache of the longest kept prompt that is a proper prefix of this one."""
         known = (
             (len(key[0]), key)
             for key in self._kept

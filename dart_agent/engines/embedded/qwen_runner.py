@@ -1,8 +1,8 @@
 """QwenRunner: prompts of a Qwen-VL model in, sampled ids and log-probabilities out. The effectful core of an engine.
 
-It drives the model's own submodules (vision tower, decoder layers, head) without `generate()`, whose bookkeeping
-costs more than a small model's arithmetic. What it computes is what a plain forward pass of the same model over
-prompt and response computes; a test holds the two together.
+It drives the model's own submodules (vision tower, decoder layers, head) without `generate()`, whose bookkeeping costs
+more than a small model's arithmetic. Its results equal those of a plain forward pass of the same model over prompt and
+response; a test holds the two together.
 
 Invariants:
     - Rows are padded on the left; a row's result does not depend on what else is in the batch (up to rounding).

@@ -67,7 +67,7 @@ class ImageEncoder:
 
         Args:
             images: to encode, with the GIL free where they are large.
-            unneeded: names of images of which the name alone is wanted.
+            unneeded: names of images that the server already has: only their names are returned.
         """
         return [await self._one(image, unneeded) for image in images]  # at most the newest one is not known yet
 

@@ -52,7 +52,7 @@ class VLLMServer(EngineKind):
         )
 
     def command(self, launch: Launch) -> Command:
-        """A server on a free port of loopback; one that loses the port to somebody else ends and is started again."""
+        """A server on a free port of loopback; a server that finds its port taken ends and is started again."""
         public = launch.public
         host, port = (public.host, public.port) if public is not None else ("127.0.0.1", free_port())
         argv = [*(self.program or (program(),)), "serve", launch.path, "--served-model-name", self.model]

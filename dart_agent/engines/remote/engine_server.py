@@ -124,7 +124,7 @@ class EngineServer:
             reply: dict[str, Any] = {"id": request_id, "result": await self._perform(message)}
         except (EngineError, engine_frames.FrameError) as error:
             reply = {"id": request_id, **engine_frames.error_fields(error)}
-        with contextlib.suppress(ConnectionClosed):  # the client went; nobody is left to be told
+        with contextlib.suppress(ConnectionClosed):  # the client is gone
             await connection.send(engine_frames.pack(reply))
 
     async def _perform(self, message: dict[str, Any]) -> dict[str, Any]:

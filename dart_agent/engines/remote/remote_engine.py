@@ -3,7 +3,7 @@
 Invariants:
     - Concurrent calls share one connection; replies find their call by id.
     - When the connection breaks, every waiting call gets an `EngineError` at once, and the next call connects
-      again: whether to try this replica or another one is the caller's decision.
+      again: the caller decides whether to retry here or on another replica.
 """
 
 import asyncio

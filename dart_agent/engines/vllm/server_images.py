@@ -33,7 +33,7 @@ class ServerImages:
             self._names.popitem(last=False)
 
     def missed(self, names: Sequence[str], reason: str) -> None:
-        """It refused a request in which images were named only; whatever was used before those is gone as well.
+        """It refused a request in which images were named only; images that were used before them are gone as well.
 
         Args:
             names: of the images of the request, in order.

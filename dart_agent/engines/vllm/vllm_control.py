@@ -54,7 +54,7 @@ class VLLMControl(HTTPServer):
     async def pause(self, mode: PauseMode = "keep", timeout_s: float = 60.0) -> None:
         """Stop generating: freeze running requests ("keep"), finish them ("wait"), or end them ("abort").
 
-        Caches are cleared: what goes on afterwards is computed anew, with the weights of then.
+        Caches are cleared: requests that continue afterwards are recomputed with the new weights.
         """
         await self._steer("/pause", params={"mode": mode, "clear_cache": "true"}, timeout_s=timeout_s)
 

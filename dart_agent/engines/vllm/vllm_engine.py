@@ -4,11 +4,12 @@ Start the server with `--enable-scale-out --logprobs-mode processed_logprobs --g
 updates, `VLLM_SERVER_DEV_MODE=1`; docs/guides/engines.md has the whole command. Needs neither torch nor vLLM here.
 
 Invariants:
-    - What `generate` returns was sampled to exactly the given prompt: ids are compared, numbers looked at. What fails
-      a check is an error, never a Generation.
+    - What `generate` returns was sampled to exactly the given prompt: ids are compared, numbers looked at. A reply that
+      fails a check is an error, never a Generation.
     - A response that an update cut off is continued from its sampled ids on the new weights; its version is then the
-      span of both, and every log-probability that of the weights that sampled it. Where the chat route cannot continue
-      it, because the server reads the text of those ids as other ids, the response is begun again on the new weights.
+      span of both, and every log-probability belongs to the weights that sampled the token. Where the chat route cannot
+      continue it, because the server reads the text of those ids as other ids, the response is begun again on the new
+      weights.
     - Before the first response for training, the server shows which log-probabilities it returns.
     - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
 """

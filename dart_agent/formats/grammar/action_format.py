@@ -1,13 +1,13 @@
 """The protocol of an action format: parse what a model wrote, write what it should, describe it in the prompt.
 
 Invariants:
-    - `parse` never raises because of a response, whatever it is: what cannot be understood is a `ParseError` value
+    - `parse` never raises, regardless of the response: what cannot be understood is a `ParseError` value
       with a reason for the model to read and the place in the text. Nothing becomes a silent no-op.
     - Formats read the answer only: `Reading.answer` takes the reasoning off first (see `reasoning`). A response that
       ends inside its reasoning is an `EndedWhileThinking`.
     - Nothing that a model wrote is ever evaluated. Every length, depth and count is bounded, so that no response
       takes longer than tens of milliseconds.
-    - Coordinates become pixels in one place, `CoordinateSpace.pixel`, whatever the format.
+    - Coordinates of all formats become pixels in one place, `CoordinateSpace.pixel`.
 """
 
 import re
@@ -71,8 +71,8 @@ class ParsedResponse:
     """A model's response, understood.
 
     Attributes:
-        thought: all that is not an action: the reasoning, then what the answer says beside its actions.
-        actions: those that could be read, in order. Where there are errors, carry out none of them: the response
+        thought: all that is not an action: the reasoning, then the answer's text outside its actions.
+        actions: the actions that could be read, in order. Where there are errors, carry out none of them: the response
             means something that was not understood.
         errors: what could not be read; never empty where there are no actions.
     """
@@ -111,7 +111,7 @@ class UnfinishedThoughtError(NoAnswerError):
 
 
 class InexpressibleError(ValueError):
-    """The format has no spelling for an action. Raised by `format` only: a bug of who asked, not of a model."""
+    """The format has no spelling for an action. Raised by `format` only: a bug of the caller, not of a model."""
 
 
 class ActionFormat(Protocol):

@@ -8,8 +8,8 @@
 Quoted values take Python's escapes. Models forget to escape quotes (`'it's done'`), so a quote closes a value only
 where an argument can end: before ')' or before `, name=`. Properly escaped text is never affected by that.
 
-What cannot be read so is read once more with full-width brackets, commas, quotes and equals signs as the marks of the
-grammar, as models of Chinese makers write them: `click（start_box=‘（1，2）’）`. Texts within quotes stay as they are.
+Text that cannot be read this way is read again with full-width brackets, commas, quotes and equals signs as marks of
+the grammar, as Chinese models write them: `click（start_box=‘（1，2）’）`. Texts within quotes stay as they are.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl-c`, `ctrl page down`, `ctrl++`, `ctrl--`.
 
 Two readings of spaces: in `read_chord` they join keys of one chord (UI-TARS: `ctrl c`), in `read_sequence` they stand
-between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). Two are sequences in
-both: a key that is named again without a modifier, for no hand presses a key that is down (`down down down`), and a
-whole chord beside another key, for what joins its keys is not what parts the words (`ctrl+a Delete`).
+between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). Two texts are sequences
+in both readings: a key that is repeated without a modifier (`down down down`), since a key that is down cannot be
+pressed, and a whole chord next to another key (`ctrl+a Delete`), since its own keys are joined by another mark.
 """
 
 from collections.abc import Sequence

@@ -116,7 +116,7 @@ def read_calls(code: str, *, imports: Collection[str] = (), offset: int = 0) -> 
         offset: where the source starts in the response.
 
     Raises:
-        UnreadableError: no Python at all, or more of it than a model would write.
+        UnreadableError: if it is not Python, or more than a model would write.
     """
     tree = parse_source(code, offset)
     starts = _line_starts(code)

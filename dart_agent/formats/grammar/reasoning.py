@@ -12,7 +12,7 @@
 | a server's reasoning parser | fields of a message such as `reasoning_content`: see `message_text` |
 
 Invariants:
-    - What stands between marks is never part of the answer, whatever words it holds: `<tool_call>`, `Action:`, code.
+    - Text between marks is never part of the answer, regardless of its words: `<tool_call>`, `Action:`, code.
     - Where it is doubtful whether a text was thought, it was. A closing mark that nothing opens ends a thought that
       began with the response (the prompt opened it). Thoughts nest; an opening mark directly after another counts once.
     - A mark within a quoted argument of a call (`type(content='<think>')`) is a text to type, not a mark.
@@ -48,7 +48,7 @@ _PHRASES = (
     (("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
     (("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")),
 )
-"""Words that a thought begins with where a response begins with them, and those that the answer follows."""
+"""Words that begin a thought at the start of a response, and words that the answer follows."""
 _FINAL, _FINAL_END = "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"
 _STRIPPED = re.compile(r"analysis(?=[A-Z])")  # harmony after its special tokens were dropped
 _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the first argument of a call; in one line

@@ -1,4 +1,4 @@
-"""The families that are known, by `model_type`; any other is refused by name before anything of it is loaded."""
+"""The families that are known, by `model_type`; any other family is refused by name before anything is loaded."""
 
 import json
 from pathlib import Path

@@ -83,8 +83,8 @@ class CurationRule:
     def drops_group(self, members: Sequence[Member]) -> bool:
         """Return whether a complete group is dropped.
 
-        `members` are those that would be trained on, at least one, in the order of their recording; a success of the
-        experience pool that joined them comes last.
+        `members` are the trajectories that would be trained on, at least one, in the order of their recording; a
+        success of the experience pool that joined them comes last.
         """
         return False
 

@@ -1,7 +1,7 @@
 """The experience pool: successes kept for groups that fail as a whole, with where they come from.
 
-What is in the pool are rows of `experience_pool` beside ordinary rollout rows: demonstrations of the run, successes of
-the run itself (`pool_sources: [rollout]`), and what was imported from elsewhere (`data.pool_import`).
+The pool consists of rows of `experience_pool` that refer to ordinary rollout rows: demonstrations of the run, successes
+of the run itself (`pool_sources: [rollout]`), and what was imported from elsewhere (`data.pool_import`).
 
 Invariants:
     - Only successes: a reward above 0, whole files.

@@ -83,7 +83,7 @@ def failed_as_a_whole(rewards: Sequence[float]) -> bool:
 def balanced(rewards: Sequence[float], size: int) -> set[int]:
     """Return the indices of at most `size` members: as many of the better as of the worse half, newest first.
 
-    Better and worse are told apart at the middle between least and greatest reward, so graded rewards count too. Where
+    Rewards above the middle between least and greatest are better, the others worse, so graded rewards count too. Where
     one side has too few, the other fills up.
     """
     if len(rewards) <= size:

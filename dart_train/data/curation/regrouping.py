@@ -57,8 +57,8 @@ def regroup_rows(
 ) -> int:
     """Make groups that can be leased of a run's leftovers; returns how many.
 
-    `oldest` is the oldest version that may be trained on, None for any; an unfinished group whose newest member is
-    older than `waited_since` will not be finished.
+    `oldest` is the oldest version that may be trained on, None for any; an unfinished group is given up once its newest
+    member is older than `waited_since`.
     """
     made = 0
     for task_id, leftovers in _leftovers(connection, run_id, oldest, waited_since).items():
@@ -87,7 +87,7 @@ def _leftovers(
         .where(_meta.run_id == run_id, rejected | stranded, rollout_run.c.split_dir.is_not(None))
         .where(_meta.source != FORK_SOURCE)  # only continuations of one fork are compared with one another
         .order_by(_meta.rollout_id)
-        .with_for_update()  # so that nobody else groups them
+        .with_for_update()  # so that no other process groups them
     )
     if oldest is not None:
         query = query.where(_meta.staleness_version >= oldest)
@@ -128,7 +128,7 @@ def _make_group(connection: sa.Connection, run_id: str, task_id: str, members: S
 
 
 def _close_unfinished(connection: sa.Connection, group_ids: set[int]) -> None:
-    """Close the unfinished ones among groups that members left; who remains in them is left over as well."""
+    """Close the unfinished ones among groups that members left; their remaining members are left over as well."""
     unfinished = _group.id.in_(group_ids) & (_group.state == GroupState.OPEN.value)
     closing = list(connection.execute(sa.select(_group.id).where(unfinished)).scalars())
     closed = {"state": GroupState.REJECTED.value, "reason": Reason.INCOMPLETE.value}

@@ -4,13 +4,13 @@ AReaL (arXiv 2505.24298, `staleness_manager.py`) admits `(max_staleness + versio
 rollouts, where `accepted` counts from the start of the run what came back and was not filtered out; on resume it sets
 `accepted = version * batch`, or a restart would admit too many or none.
 
-Here `accepted` is counted in rows: trained + leased + ready. What was filtered, expired or rejected is in none of them,
-so it is uncounted by itself, and a resumed run finds its rows as it left them. Where each version consumed one whole
-batch, trained = version * batch, and both sides of the formula lose it: what remains is `capacity` below. Where batches
-were smaller, or versions were published otherwise, it goes by what was consumed, so that the bound keeps its meaning:
-before what starts now is trained, at most `max_staleness` other batches are.
+Here `accepted` is counted in rows: trained + leased + ready. Groups that were filtered, expired or rejected are in no
+such state, so they stop counting by themselves, and a resumed run finds its rows as it left them. Where each version
+consumed one whole batch, trained = version * batch, and both sides of the formula lose it: what remains is `capacity`
+below. Where batches were smaller, or versions were published otherwise, it goes by what was consumed, so that the bound
+keeps its meaning: before what starts now is trained, at most `max_staleness` other batches are.
 
-All of it is counted in groups, because groups are what a trainer leases, however large they are: with the rollouts of
+Everything is counted in groups, because a trainer leases groups of any size: with the rollouts of
 full groups instead, groups of 2 would be admitted four times as often as a trainer of groups of 8 can take them. And a
 group that is open counts as much as it will probably bring: where 40 % of the groups have any signal, five open ones
 are two batches' worth of groups that a trainer will see.
@@ -28,7 +28,7 @@ DEVIATIONS = 1.0
 """So many standard deviations more of the open groups than their mean are counted as usable, for the staleness window:
 what is usable beyond it expires."""
 LATEST_GROUPS = 64
-"""So many of the latest groups say how many of those that are open will be usable."""
+"""Number of the latest groups from which the usable share of the open ones is estimated."""
 
 
 def usable_share(usable: int, decided: int) -> float:
@@ -62,7 +62,7 @@ def capacity(
     Args:
         backlog: what waits, is leased, and runs.
         batch_groups: groups that a trainer takes between two versions.
-        max_staleness: versions that a rollout may lie behind those that it is trained into; None: no limit.
+        max_staleness: versions by which a rollout may lie behind the version that it is trained into; None: no limit.
         batches_ahead: batches that may wait or run, to save desktops rather than for freshness; None: no limit.
     """
     usable, running = backlog.usable, backlog.running
@@ -97,7 +97,7 @@ def most_rollouts(
     usable: float = 1.0,
     lease_held: bool = False,
 ) -> int | None:
-    """Return how many rollouts can be played at the same time at most, whatever the number of desktops; None: any.
+    """Return the largest number of rollouts that can be played at once, with any number of desktops; None: no limit.
 
     See `capacity`; `lease_held`: whether the trainer has a lease meanwhile, as it has where rollouts wait for it.
     """

@@ -4,7 +4,8 @@ Sources: the DART paper (arXiv 2509.23866) for dynamic rollout number, dynamic t
 pool.
 
 Invariants:
-    - Pure: nothing here touches a database, a clock or a random state, nor a file but that of known pass rates.
+    - Pure: nothing here touches a database, a clock or a random state; the only file that is read is that of known pass
+      rates.
     - Each idea has its own switch; `CurationConfig.plain()` has all of them off.
 
 Beside it: `drop_rules` drops trajectories and groups, `rollout_admission` says how much may be started, `grouping`
@@ -244,7 +245,7 @@ def judge_group(
 ) -> tuple[GroupState, Reason | None]:
     """Return the state of a group by its fresh, trainable members, and the reason if it is "rejected".
 
-    A group with equal rewards is trained on all the same where a teacher `taught` members of it.
+    A group with equal rewards is still trained on if a teacher `taught` some of its members.
     """
     if members < expected:
         return GroupState.OPEN, None
@@ -283,8 +284,8 @@ def length_cap(
     """Return the step limit of a task's next episode (DART's dynamic trajectory length).
 
     The paper caps at the longest success so far and says no more. Here the margin lets a task become longer again, and
-    a cap that cuts off every attempt grows until some attempt ends by itself: a task whose way became longer (another
-    seed, a slower page) is not locked out by an early short success.
+    a cap that cuts off every attempt grows until some attempt ends by itself: an early short success does not lock out
+    a task that takes longer later (another seed, a slower page).
     """
     if longest_success is None:
         return maximum
@@ -300,7 +301,7 @@ class Plan:
 
     Attributes:
         share: factor on the task's configured weight.
-        admitted: whether it may be opened now, as far as that goes by the task (`task_groups_ahead`).
+        admitted: whether the task's own limit (`task_groups_ahead`) lets it be opened now.
     """
 
     group_size: int
@@ -342,7 +343,7 @@ class Census:
 
     Attributes:
         eligible: trajectories in complete, fresh groups that can be leased now.
-        dropped: trajectories by the rule or reason that dropped them; those that dropped none are left out.
+        dropped: trajectories by the rule or reason that dropped them; rules that dropped none are left out.
         oldest_allowed: the oldest version that may be trained on; None: any.
     """
 
@@ -361,6 +362,6 @@ class Census:
         return sum(value for name, value in self.parts().items() if name != "eligible_groups")
 
     def parts(self) -> dict[str, int]:
-        """Return all counts by name; whatever may be built in is there."""
+        """Return all counts by name; all built-in names are included."""
         standing = ("eligible", "eligible_groups", "unfinished", "leased", "trained", "pooled")
         return {**dict.fromkeys(SENTENCES, 0), **{name: getattr(self, name) for name in standing}, **self.dropped}

@@ -1,8 +1,8 @@
 """Shares of the tasks in the rollouts, from their success rates so far. Pure.
 
 Invariants:
-    - A share is a factor on the task's configured weight, in [floor, 1]: no task is ever forgotten, since a success
-      rate that nobody measures again stays wrong.
+    - A share is a factor on the task's configured weight, in [floor, 1]: every task keeps a share, since a success rate
+      that is never measured again stays wrong.
     - A task that was never tried has share 1.
 """
 
@@ -29,8 +29,8 @@ def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> 
 def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float | None]], tasks: int) -> set[str]:
     """Return the tasks that are mastered and not played any more (ScaleRL's "No-Positive-Resampling", 2510.13786).
 
-    A task that is retired is not measured again, so it stays retired. Where all tasks are mastered, the one that
-    succeeds least goes on: a run ends by its limits, and not by waiting for ever.
+    A task that is retired is not measured again, so it stays retired. If all tasks are mastered, the one that succeeds
+    least stays active: a run ends by its limits, and not by waiting for ever.
     """
     if config.retire_above is None:
         return set()
@@ -47,8 +47,9 @@ def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float |
 def success_share(rate: float | None, floor: float = 0.1) -> float:
     """Return the share of a task by its success rate: `4 p (1 - p)`, the variance of its rewards, scaled to 1 at 1/2.
 
-    The advantages of a group are zero where all of it fails or succeeds, so rollouts go where they carry signal:
-    0.36 at success rates 0.1 and 0.9, 0.75 at 0.25 and 0.75, and the floor where a task never or always succeeds.
+    The advantages of a group are zero if all members fail or all succeed, so rollouts go to tasks where they carry
+    signal: 0.36 at success rates 0.1 and 0.9, 0.75 at 0.25 and 0.75, and the floor where a task never or always
+    succeeds.
     """
     if rate is None:
         return 1.0

@@ -299,7 +299,7 @@ class ObjectStore(Storage):
             self._system.pipe_file(self._full(key), data)
 
     def upload(self, key: str, path: Path) -> None:
-        """Store a file, in several parts where it is large; nothing is there before all of it is."""
+        """Store a file, in several parts where it is large; it appears only when it is complete."""
         with self._explained(key, bucket_missing=True):
             self._system.put_file(str(path), self._full(key))
 
@@ -386,7 +386,7 @@ class ObjectStore(Storage):
 
 
 def _failures_of(url: str) -> tuple[type[Exception], ...]:
-    """Return what a protocol's client raises beside `OSError`."""
+    """Return the errors of a protocol's client other than `OSError`."""
     if not url.startswith(("s3://", "s3a://")):
         return ()
     from botocore.exceptions import BotoCoreError, ClientError

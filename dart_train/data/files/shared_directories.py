@@ -55,7 +55,7 @@ def fetch(url: str, into: Path, known: Sequence[Path] = (), *, keep: int = KEPT)
     Args:
         url: where it is, as of `place`; a path is returned as it is.
         into: where copies lie; the oldest beyond `keep` are removed.
-        known: other places of this node where it may lie whole already, such as that of the trainer itself.
+        known: other places of this node where it may already be complete, such as the trainer's own directory.
         keep: copies that stay.
 
     Raises:

@@ -4,7 +4,7 @@ The layout below the root and the bytes of a trajectory are those of `dart_agent
 
 Invariants:
     - What has its final name is complete; nothing is written in place.
-    - An image's name is the hash of its pixels, whatever the file's format, and is checked when it is read.
+    - An image's name is the hash of its pixels, in every file format, and is checked when it is read.
     - An image that a trajectory is about to refer to is younger than `FRESH_S`: the clean-up removes only images that
       no trajectory refers to and that are older than `IMAGE_GRACE_S`, so it never races with recording.
 """

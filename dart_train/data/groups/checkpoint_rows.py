@@ -114,7 +114,7 @@ def begin(connection: sa.Connection, run_id: str, version: int) -> None:
 
 
 def complete(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
-    """Mark a version readable, announcing it first if nobody did; nothing changes the second time."""
+    """Mark a version readable, and announce it first if it is unknown; nothing changes the second time."""
     path = _absolute(path)
     if "://" not in path and not Path(path).exists():
         raise CheckpointError(f"{path} does not exist: write v{version} there first, then publish it")
@@ -139,7 +139,7 @@ def fail(connection: sa.Connection, run_id: str, version: int) -> None:
 
 
 def deprecate(connection: sa.Connection, run_id: str, version: int) -> None:
-    """Mark a version whose files are going to be deleted. Its number goes on counting for staleness."""
+    """Mark a version before its files are deleted. Its number still counts for staleness."""
     _retire(connection, run_id, version, CheckpointStatus.DEPRECATED)
     mine = (_meta.run_id == run_id) & (_meta.version == version)
     alive = mine & _meta.retired_at.is_(None)

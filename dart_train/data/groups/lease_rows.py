@@ -3,8 +3,9 @@
 Invariants:
     - A group is in at most one held lease; its row and its members' rows change state together.
     - Nothing is marked trained before it was: that is `commit`. A lease that runs out gives its groups back.
-    - A lease that has run out stays its holder's until somebody else sweeps it, and each of its groups until somebody
-      else leases it: late work is not thrown away in vain. What was trained although others had it is counted.
+    - An expired lease stays its holder's until another process sweeps it, and each of its groups until another holder
+      leases it: late work is not thrown away in vain. Groups that were trained although another holder had them are
+      counted.
     - Each function may be run twice with the effect of once.
 """
 
@@ -91,7 +92,7 @@ def count_ready(connection: sa.Connection, run_id: str, oldest: int | None) -> t
 
 
 def count_ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[str, tuple[int, int]]:
-    """Return what `count_ready` says of each task; tasks of which nothing waits are left out."""
+    """Return what `count_ready` says of each task; tasks without waiting groups are left out."""
     query = sa.select(_group.task_id, sa.func.count(_group.id), sa.func.sum(_group.members))
     rows = connection.execute(query.where(_ready(run_id, oldest)).group_by(_group.task_id))
     return {task_id: (groups, int(members)) for task_id, groups, members in rows}
@@ -339,7 +340,7 @@ def count_surplus(connection: sa.Connection, run_id: str) -> int:
 
 
 def find(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
-    """Return a lease's row, which nobody else changes until the transaction ends. Raises `LeaseError`."""
+    """Return a lease's row, locked until the transaction ends. Raises `LeaseError`."""
     query = sa.select(lease).where(_lease.lease_id == lease_id, _lease.run_id == run_id).with_for_update()
     row = connection.execute(query).first()
     if row is None:

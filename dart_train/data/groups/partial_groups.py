@@ -1,8 +1,8 @@
 """Groups that are not waited for any longer, and what their rollouts are told. Functions of one transaction each.
 
-A group whose last rollouts take far longer than the others' would hold these back until they are stale. After
-`partial_after_s` it is settled with the members that it has: advantages are relative to those. What still comes for it
-is surplus, as what comes for a group that expired, so its rollouts are not played on (`closed`).
+A group's slow last rollouts would hold back the others until they are stale. After `partial_after_s` it is settled with
+the members that it has: advantages are relative to those. Trajectories that arrive later are surplus, as for an expired
+group, so its rollouts are not continued (`closed`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _GROUPS_AT_ONCE = 100
 
 
 def closed(connection: sa.Connection, run_id: str, keys: Sequence[str]) -> list[str]:
-    """Return those of some groups that are known and take no more members."""
+    """Return the known groups among the given ones that take no more members."""
     found: list[str] = []
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         mine = (_group.run_id == run_id) & _group.group_key.in_(keys[start : start + _KEYS_AT_ONCE])
@@ -32,7 +32,7 @@ def closed(connection: sa.Connection, run_id: str, keys: Sequence[str]) -> list[
 def close_late(
     connection: sa.Connection, run_id: str, config: CurationConfig, *, oldest: int | None, moment: float
 ) -> int:
-    """Settle groups whose first member was recorded `partial_after_s` ago with what they have; returns how many."""
+    """Settle groups with their present members, `partial_after_s` after the first was recorded; return how many."""
     assert config.partial_after_s is not None  # else nobody asks
     late = (_group.run_id == run_id) & (_group.state == GroupState.OPEN.value)
     late &= (_group.members >= config.partial_members) & (_group.created_at <= moment - config.partial_after_s)

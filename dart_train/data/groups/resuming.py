@@ -1,7 +1,7 @@
 """Leases of a trainer that restarts: groups that its weights contain are marked trained, all others are given back.
 
 Invariants:
-    - Afterwards none of the holder's earlier leases is held, and its commits are those that its weights contain.
+    - Afterwards the holder has no earlier leases, and exactly the commits that its weights contain.
     - What its weights contain although others had it meanwhile is counted as surplus.
 """
 

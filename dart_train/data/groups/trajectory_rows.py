@@ -4,7 +4,8 @@ Invariants:
     - A row exists only for a trajectory whose files are complete.
     - A trajectory is inserted once, however often that is asked for; another one under its id is refused.
     - A group's row sums up its trainable members, so that a lease never has to look at them one by one.
-    - Times are the database's. A trajectory from a machine whose clock is ahead is dated at its recording, and marked.
+    - Times are the database's. If the clock of a trajectory's machine is ahead, the trajectory gets the time of its
+      recording, and a mark.
 """
 
 import hashlib
@@ -258,7 +259,7 @@ def _place(
 def _give_up_fork(
     connection: sa.Connection, trajectory: Trajectory, group: _Found, run_id: str, expected: int, moment: float
 ) -> _Place:
-    """Reject the group of a fork, one of whose replays came out differently, unless it has been decided already."""
+    """Reject a fork's group because a replay came out differently, unless the group has been decided already."""
     reason = Reason.FORK_DIFFERS
     given_up = {"state": GroupState.REJECTED.value, "reason": reason.value}
     if group.group_id is None:

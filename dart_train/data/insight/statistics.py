@@ -97,8 +97,8 @@ class ForkCounts:
     """Results of a run's forks.
 
     Attributes:
-        begun: forks of which at least one replay has ended.
-        given_up: of these, by task, those of which a replay came out differently.
+        begun: forks with at least one ended replay.
+        given_up: of these, by task, the forks with a replay that came out differently.
         rollouts: continuations with a score.
     """
 

@@ -29,7 +29,7 @@ _decision = curation_decision.c
 RECENT_S = 600.0
 """Leases taken within this time count for the staleness that the status shows."""
 VERSIONS_SHOWN = 5
-"""The newest versions that a status shows, beside those that are served."""
+"""Number of newest versions that a status shows, in addition to those that are served."""
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
 
 

@@ -123,7 +123,7 @@ class DataService:
         self._write_line()
 
     def _clean_up(self) -> None:
-        """Collect in a thread of its own when that is due: it may read every trajectory, and turns must go on."""
+        """Collect in a thread when it is due: it may read every trajectory, and the other work must not wait for it."""
         interval_s = self._retention.interval_s
         busy = self._cleaner is not None and self._cleaner.is_alive()
         if interval_s is None or busy or self._clock() - self._collected_at < interval_s:

@@ -1,10 +1,10 @@
-"""A tar archive of somebody else, read with bounded memory: no size in it is believed.
+"""A tar archive from an untrusted source, read with bounded memory: no size in it is believed.
 
 Invariants:
-    - A compressed archive is read as far as `RATIO` times its size on disk, plus `ALLOWANCE`; what goes on is refused.
-    - A member is read whole only up to a size that the caller names, or line by line. So is what tar itself stores
-      beside members (long names, extended headers), which Python's reader would take into memory whole.
-    - Only regular files are members. Those whose names are asked for are remembered, all others only counted.
+    - A compressed archive is read up to `RATIO` times its size on disk, plus `ALLOWANCE`; a longer one is refused.
+    - A member is read whole only up to a size that the caller names, or line by line. So is the data that tar itself
+      stores between members (long names, extended headers), which Python's reader would take into memory whole.
+    - Only regular files are members. Members that are asked for by name are remembered, all others only counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPENERS: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": 
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which a part of a given size can be read, in pieces of a given size."""
+    """Reads at most a given number of bytes of a file, in pieces of a given size."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file, self._most = file, most

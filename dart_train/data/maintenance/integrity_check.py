@@ -2,7 +2,7 @@
 
 Invariants:
     - Checking writes one small fact and one small file, which is how a read-only or full disk shows; all else is read.
-    - A check goes on after a finding: one look tells everything.
+    - A check continues after a finding: one look tells everything.
     - A repair loses nothing that could still be used: what is damaged is given up, what has no row gets one.
 """
 
@@ -301,7 +301,7 @@ def _repair(data: DataManager, report: CheckReport, given_up: list[str], orphan_
 
 
 def _broken_images(report: CheckReport) -> Iterator[str]:
-    """Keys of damaged screenshots: once they are gone, the next trajectory that shows one stores it anew."""
+    """Keys of damaged screenshots: once they are gone, the next trajectory that shows one stores it again."""
     for name in {finding.where for finding in report.findings if finding.problem is Problem.CORRUPT_IMAGE}:
         yield image_key(name)
         yield image_key(name, "webp")

@@ -1,9 +1,9 @@
-"""Brings successes from elsewhere into the experience pool: another run's, a person's, those of a policy with a hint.
+"""Brings successes from elsewhere into the experience pool: another run's, a person's, or a hinted policy's.
 
 Invariants:
     - What is stored is what a policy without the hint would have been asked: the hint's tokens leave every prompt, the
       rest stays token by token. A prompt in which the hint is not found exactly is not imported.
-    - Behaviour log-probabilities stay only where the prompt stays: a hinted policy's are those of another prompt.
+    - Behaviour log-probabilities stay only where the prompt stays: a hinted policy's belong to another prompt.
     - Importing twice stores once: the new id is a digest of the content.
 """
 

@@ -67,7 +67,7 @@ def collect(
 ) -> Collection:
     """Clear away what may go; without a policy only garbage. With `dry_run` only count. Raises `DataError`.
 
-    Files without rows are recorded, or taken for those of a dead recorder from `orphan_grace_s` on.
+    Files without rows are recorded once they are `orphan_grace_s` old; until then their recorder may still be at work.
     """
     policy = policy or RetentionConfig()
     result = Collection()
@@ -134,7 +134,7 @@ def _settle_orphans(data: DataManager, result: Collection, before: float, dry_ru
 
 
 def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajectory], int]:
-    """Read what every stored trajectory shows; return those that can be read, and how many there are."""
+    """Read what every stored trajectory shows; return the readable ones, and the number of all."""
     sizes = {name: entry.size for name, entry in data.files.stored_trajectories()}
     found: list[StoredTrajectory] = []
     known = 0

@@ -5,8 +5,8 @@ and `images/<hash>.png`. Weights are not in it: the rows of checkpoints name the
 
 Invariants:
     - An archive has its final name only once it is whole; a run is imported whole or not at all.
-    - An archive may be somebody else's: it is read in pieces of bounded size (`foreign_archive`).
-    - Numbers that a database gave (ids) are given anew; a run may be imported under another name.
+    - An archive may come from an untrusted source: it is read in pieces of bounded size (`foreign_archive`).
+    - Ids that a database assigned are assigned again; a run may be imported under another name.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class Transferred:
 
 
 def export_run(data: RunData, path: str | Path) -> Transferred:
-    """Write a run, which may go on, into an archive: rows of one moment. Raises `CorruptDataError`."""
+    """Write a run, which may continue meanwhile, into an archive: rows of one moment. Raises `CorruptDataError`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     with tarfile.open(partial, "w") as archive:

@@ -29,14 +29,14 @@ class DataManager(Recording, Leasing):
         """Give back dead holders' leases, expire groups out of the window. Raises `DatabaseGoneError`."""
         self.store.check_alive()
         total = Sweep()
-        while True:  # in small transactions, so that nobody waits long for a large one
+        while True:  # in small transactions, so that no other process waits long
             part = self.store.write(lambda c: lease_rows.sweep(c, self.run_id, self.oldest_allowed(c)))
             total += part
             if part.expired_groups < lease_rows.SWEEP_GROUPS:
                 return total
 
     def close_partial(self) -> int:
-        """Have groups that wait too long for members settled with those that they have; return how many."""
+        """Settle groups that wait too long for members with those that they have; return how many."""
         config = self.config
         if config.partial_after_s is None:
             return 0

@@ -131,7 +131,7 @@ class LeasedGroups:
     def commit(self, version: int) -> None:
         """Mark the groups trained; doing so twice changes nothing.
 
-        A lease that ran out is committed as far as nobody else has its groups; the others are counted as surplus.
+        Of an expired lease, the groups that no other holder has taken are committed; the others are counted as surplus.
 
         Args:
             version: version of the weights that were trained on them (the trainer's before the update). The first one
@@ -237,8 +237,8 @@ class Leasing(Insight):
         """Settle the leases of a trainer's earlier life, so that nothing is trained twice or lost. For its start.
 
         A trainer saves the serial of the lease that it trained on last (`LeasedGroups.serial`) with its weights. When
-        it begins again from them, whatever it was doing when it died, everything up to that serial is in the weights
-        and is marked trained; everything after it is not, and can be leased again.
+        it restarts from them, regardless of what it was doing when it died, everything up to that serial is in the
+        weights and is marked trained; everything after it is not, and can be leased again.
 
         Args:
             holder: name of the trainer.
@@ -270,7 +270,7 @@ class Leasing(Insight):
         return shared_directories.place(self.files.storage, VERSIONS, path)
 
     def retire(self, version: int, path: Path) -> None:
-        """Say that a version is not there any more, and remove what other nodes read of it."""
+        """Mark a version as removed, and delete its copy for other nodes."""
         self.write(checkpoint_rows.deprecate, version)
         shared_directories.unshare(self.files.storage, VERSIONS, path.name)
 

@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 
 class Recording(Insight):
-    """One run's data as those who play episodes use it."""
+    """One run's data, for the processes that play episodes."""
 
     def record(
         self,
@@ -129,7 +129,7 @@ class Recording(Insight):
         return None if room is None else max(room, 0)
 
     def closed_groups(self, keys: Sequence[str]) -> list[str]:
-        """Return those of some groups that take no more members: they expired, or were closed with those they have."""
+        """Return the given groups that take no more members: they expired, or were closed with those they have."""
         return self.read(partial_groups.closed, keys)
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
@@ -163,7 +163,7 @@ class Recording(Insight):
         return known_rates(self.config.difficulty, self.config.difficulty_of) if self.config.difficulty else {}
 
     def _crowded_tasks(self) -> set[str]:
-        """Return the tasks of which so much waits that another group of them is not admitted."""
+        """Return the tasks with so many waiting groups that no further group is admitted."""
         limit = self.config.task_groups_ahead
         if limit is None:
             return set()

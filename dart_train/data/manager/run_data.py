@@ -74,7 +74,7 @@ class RunData:
             config: the settings of curation; the defaults if None.
             clock: returns Unix time in seconds, for tests to turn; None for the database's own clock.
             image_format: file format of new screenshots: "png", "webp", or "auto", by their size.
-            unavailable_timeout_s: seconds for which each call goes on trying while a database server is away.
+            unavailable_timeout_s: seconds for which each call retries while a database server is away.
 
         Raises:
             DataError: the database or directory cannot be used; the message says why.

@@ -2,7 +2,7 @@
 
 A rollout may come from a plug-in, an importer or another process. The database has constraints, but a message of the
 database names a column and not the fault; NaN passes comparisons, and a NumPy number cannot be stored. So each value is
-looked at here, and one bad episode is refused by name while the others go on.
+checked here, and a bad episode is refused by name without affecting the others.
 """
 
 import math
@@ -24,7 +24,7 @@ LARGEST_INTEGER = 2**63 - 1
 
 
 def checked_trajectory(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory whose numbers are all sound, with its score as a Python float.
+    """Check all numbers of a trajectory, and return it with its score as a Python float.
 
     Raises:
         InvalidTrajectoryError: if a number is invalid or out of range.

@@ -1,7 +1,7 @@
 """Locks across processes and machines: rows with a lease, by the database's clock.
 
 Invariants:
-    - A lock has one holder at a time; who holds it says so again before the lease is over, or loses it.
+    - A lock has one holder at a time; its holder renews it before the lease ends, or loses it.
     - Locks are of the database, not of a run: what they guard may be shared by runs.
 """
 

@@ -23,7 +23,7 @@ _SCRIPTS = Path(__file__).parents[1] / "migrations"
 
 
 def revision(connection: sa.Connection) -> str | None:
-    """Return the revision of a database's schema; None where it has none of our tables."""
+    """Return the revision of a database's schema; None if it has no table of ours."""
     inspector = sa.inspect(connection)
     if inspector.has_table(alembic_version.name):
         found = connection.execute(sa.select(alembic_version.c.version_num)).scalar()

@@ -1,6 +1,6 @@
 """Statements that are run for every trajectory: compiled once, then handed to the driver.
 
-SQLAlchemy looks at a statement, at each of its parameters and at its result anew at every execution. With eight
+SQLAlchemy examines a statement, each of its parameters and its result again at every execution. With eight
 processes on two cores that took two fifths of what recording costs a client. Here the driver's cursor is used inside
 SQLAlchemy's transaction; connections, transactions and errors stay SQLAlchemy's, but its events are not called.
 

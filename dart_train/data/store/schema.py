@@ -1,4 +1,4 @@
-"""The tables: the published ones, column for column, and the project's own beside them.
+"""The tables: the published ones, column for column, and the project's own.
 
 Invariants:
     - `rollout_run` and `checkpoint` have exactly the published columns, nullability and unique keys.

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
 UNAVAILABLE_TIMEOUT_S = 15.0
-SAY_AWAY_S = 5.0  # a shorter absence is nobody's business
+SAY_AWAY_S = 5.0  # a shorter absence is not reported
 RACE_ATTEMPTS = 5
 MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
 # Refused or broken connections, too many of them, and what a server says that is shutting down.
@@ -55,7 +55,7 @@ MYSQL_AWAY = (0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 200
 MYSQL_REFUSED = (1044, 1045, 1142, 1143, 1227, 1698)
 CONNECT_TIMEOUT_S = 10
 GREETING_TIMEOUT_S = 30.0
-# What asks a server that is silent: one whose machine is gone is missed in half a minute, and not in hours.
+# What asks a server that is silent: a connection to a machine that is gone fails after half a minute, not after hours.
 PROBES = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 30_000}
 RETRY_S = 0.01
 PAGE_BYTES = 65536
@@ -283,7 +283,7 @@ class Store:
 
     def _create(self) -> None:
         def work(connection: sa.Connection) -> None:
-            if migrate.revision(connection) is None:  # nobody was faster
+            if migrate.revision(connection) is None:  # no other process was faster
                 migrate.create(connection)
 
         self._patiently(lambda: self.write(self._locked(work)))

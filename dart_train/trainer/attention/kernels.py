@@ -141,8 +141,7 @@ class Attention:
             scaling: of the products of queries and keys; None for one over the root of the head size.
 
         Returns:
-            (B, L, heads, head size) in the type that `of_one_type` computes in; padding has zeros, or whatever its own
-            values are.
+            (B, L, heads, head size) in the type that `of_one_type` computes in; padding has zeros or values of its own.
         """
         batch, _, length, _ = query.shape
         flat = [part.transpose(1, 2).flatten(0, 1) for part in of_one_type(query, key, value)]
@@ -197,7 +196,7 @@ class Attention:
         return torch.zeros_like(query).index_copy(0, plan.queries, mixed.to(query.dtype))
 
     def _flex(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """The same by blocks: those that nobody sees are left out, the others ask who sees whom."""
+        """The same by blocks: blocks that no query sees are skipped, the others evaluate the mask."""
         compute, make_mask = _flex(query.device.type == "cuda")
         mask = self.layout.prepared("flex", query.device, lambda: make_mask(self.layout, query.device))
         own = [part.transpose(0, 1)[None] for part in (query, key, value)]

@@ -1,8 +1,8 @@
 """Recurrent layers by segments: a sample's memory in a layer never reaches another sample.
 
-A layer of attention needs to know who sees whom; a recurrent one needs to know where memory begins. A plain row, or one
-that is packed, begins with none. A branch begins with what its prompt has left, which is computed once and carried to
-each of its branches, and their gradients come back together; so all layouts are exact, merged rows too.
+A layer of attention needs to know which tokens see which; a recurrent one needs to know where memory begins. A plain
+row, or one that is packed, begins with none. A branch begins with what its prompt has left, which is computed once and
+carried to each of its branches, and their gradients come back together; so all layouts are exact, merged rows too.
 """
 
 from collections.abc import Sequence

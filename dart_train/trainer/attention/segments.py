@@ -2,8 +2,8 @@
 
 A plain row is one segment. A row with branches is a segment for the shared prompt, and one for each branch, which sees
 the prompt and itself. Rows that are packed one after the other are segments that see nothing of one another. So all
-layouts are the same thing, and what it takes to say who sees whom grows with the number of segments, not with the
-square of the row's length.
+layouts are described alike, and the size of the description grows with the number of segments, not with the square of
+the row's length.
 
 Places are those of tokens in the flattened (B * L) micro-batch. Padding is in no segment.
 """
@@ -22,10 +22,10 @@ KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that follow one another, each of which sees those before it in the segment.
+    """Consecutive tokens; each sees the tokens before it in the segment.
 
     Attributes:
-        seen_start: place of the first token before the segment that all of it sees.
+        seen_start: place of the first token before the segment that all its tokens see.
         seen_stop: place after the last of these; `seen_start` without such tokens.
     """
 
@@ -83,7 +83,7 @@ class Joined:
 
     Attributes:
         queries: (Q,) places.
-        keys: (K,) places; those that several segments see occur once for each of them.
+        keys: (K,) places; keys that several segments see occur once for each segment.
         query_ends: (segments + 1,) int32 where each segment's queries begin and end.
         key_ends: (segments + 1,) int32 where its keys begin and end.
     """
@@ -95,7 +95,7 @@ class Joined:
 
 
 def joined(segments: Sequence[Segment]) -> Joined:
-    """Segments for a kernel of variable length whose causal mask is aligned at its lower right."""
+    """Segments for a kernel of variable length with a causal mask that is aligned at its lower right."""
     return Joined(
         queries=np.concatenate([np.arange(segment.start, segment.stop) for segment in segments]),
         keys=np.concatenate([segment.keys for segment in segments]),
@@ -120,7 +120,7 @@ class Bounds:
 
 
 def bounds(segments: Sequence[Segment], places: int) -> Bounds:
-    """Segments place by place, for kernels that are asked who sees whom."""
+    """Segments place by place, for kernels that evaluate a mask."""
     start = np.arange(places)
     seen_start = np.zeros(places, np.int64)
     seen_stop = np.zeros(places, np.int64)

@@ -1,4 +1,4 @@
-"""Steps -> tensors: exact token ids, padding, positions, images. What the engine saw is what is trained on.
+"""Steps -> tensors: exact token ids, padding, positions, images. Training uses exactly what the engine saw.
 
 How samples share rows is decided in `samples.py`; here rows become tensors. The result of a sample does not depend on
 the row, the micro-batch or the padding that it meets.
@@ -106,7 +106,7 @@ class MicroBatch:
 
     @property
     def fills_up(self) -> bool:
-        """Return whether it only makes up the number of micro-batches: nothing of it counts."""
+        """Return whether it only makes up the number of micro-batches: it does not count."""
         return not bool(self.weights.any())
 
     @property

@@ -4,8 +4,8 @@ Invariants:
     - At most one lease is held. It is committed after its last update, or given back when the source is left; a
       killed process stops sending heartbeats, and the data manager takes the groups back.
     - `contained` is the serial of the newest lease that the weights were trained on. It is saved with them, and handed
-      to `Leasing.resume` at the next start: whatever was committed after the saved weights is given back, and
-      whatever they contain is marked trained. Nothing is trained twice, nothing is lost.
+      to `Leasing.resume` at the next start: groups that were committed after the saved weights are given back, and
+      groups that the weights contain are marked trained. Nothing is trained twice, nothing is lost.
     - With several ranks the main one takes and settles leases and tells the others; a wait for data is cut into short
       ones, so that no rank waits for another longer than `POLL_S`.
     - Waiting is never silent: every `REASON_INTERVAL_S` the log says why nothing can be leased.
@@ -59,7 +59,7 @@ class LeaseSource(IterableDataset):
         holder: name of this trainer; what an earlier life under this name left is settled on entering.
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
-        weights: version that is trained now; it may still be on its way to the disk, where nobody else knows of it.
+        weights: version that is trained now; it may still be on its way to the disk, unknown to other processes.
         nothing_in: why no step of a lease can be trained on, or "". Every rank comes to the same answer.
         most_passed: leases in a row that are passed over for such a reason before the run ends.
 

@@ -116,7 +116,7 @@ def member_of(
 
 
 def _target(step: Step, collator: Collator, problems: list[Problem]) -> list[Sample]:
-    """A teacher's answer to a step's prompt; nothing where it cannot be trained on, whose problem is appended."""
+    """A teacher's answer to a step's prompt; nothing if it cannot be trained on; the problem is then appended."""
     target = Sample(step.prompt_ids, step.image_hashes, step.target_ids, supervised=True, taught=True)
     if problem := collator.problem(target):
         problems.append(problem)
@@ -141,7 +141,7 @@ def masked(member: Member, settings: BatchSettings) -> bool:
 def samples_of(
     members: Sequence[Sequence[Member]], settings: BatchSettings, version: int, collator: Collator
 ) -> list[Sample]:
-    """All samples of a batch with their advantages and weights, those that are masked too."""
+    """All samples of a batch with their advantages and weights, masked ones included."""
     flat = [member for group in members for member in group]
     everything: dict[str, Any] = {
         "batch_rewards": np.array([member.reward for member in flat], np.float64),
@@ -211,7 +211,7 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
 def taught_metrics(
     groups: Sequence[GroupLike], members: Sequence[Sequence[Member]], settings: BatchSettings
 ) -> dict[str, float]:
-    """Return the number of steps that a teacher taught, and their share of those that it was to teach."""
+    """Return the number of steps that a teacher taught, and their share of the steps that it was asked about."""
     asked = [group for group, known in zip(members, groups, strict=True) if settings.teaches(known)]
     wanted = sum(len(member.samples) for group in asked for member in group)
     targets = sum(len(member.targets) for group in asked for member in group)
@@ -221,7 +221,7 @@ def taught_metrics(
 
 
 def _teaches_nothing(group: Sequence[Member]) -> bool:
-    """Return whether all rewards of a group are equal, and no teacher said anything of it."""
+    """Return whether all rewards of a group are equal, and no teacher commented on it."""
     if any(member.targets or any(sample.teacher_logprobs for sample in member.samples) for member in group):
         return False
     return (

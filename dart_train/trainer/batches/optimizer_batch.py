@@ -1,18 +1,18 @@
 """From leased groups to optimizer batches: rewards become advantages, steps become micro-batches.
 
-What of a trajectory counts is in `members`. Here is what one optimizer step trains on (`MiniBatch`), and everything
-that the steps on one lease train on (`OptimizerBatch`).
+`members` decides which parts of a trajectory count. Here is what one optimizer step trains on (`MiniBatch`), and
+everything that the steps on one lease train on (`OptimizerBatch`).
 
-What cannot be trained on is left out by a named rule and counted ("dropped/<rule>" in the metrics): empty responses,
-invalid log-probabilities, tokens that are never sampled, images that are not the prompt's, steps longer than the
-model's context. Nothing left is an error.
+Samples that cannot be trained on are dropped by a named rule and counted ("dropped/<rule>" in the metrics): empty
+responses, invalid log-probabilities, tokens that are never sampled, images that are not the prompt's, steps longer than
+the model's context. Nothing left is an error.
 
-What is known of a sample (log-probabilities before the first update, the tokens that count) is kept by its place in
-`samples`, so that it stays where it is when the micro-batches are cut anew.
+Facts about a sample (log-probabilities before the first update, the tokens that count) are kept by its place in
+`samples`, so that they stay valid when the micro-batches are cut again.
 
 Invariants:
-    - Cutting micro-batches anew, or leaving out steps that a selection dropped, changes no result: normalisers are
-      those of all samples that the step was made of.
+    - Cutting micro-batches again, or leaving out steps that a selection dropped, changes no result: normalisers include
+      all samples that the step was made of.
     - Every rank has the same number of micro-batches, at least one.
 """
 
@@ -131,8 +131,8 @@ def filling(samples: Sequence[Sample]) -> Sample:
 def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
     """The samples of one rank: whole trajectories (their steps may share a row), the longest to the emptiest rank.
 
-    Every rank comes to the same division. A rank for which nothing is left takes a copy of the shortest sample with a
-    weight of 0: it runs the model as the others do, and nothing of it counts.
+    Every rank comes to the same division. A rank without samples takes a copy of the shortest sample with a weight of
+    0: it runs the model as the others do, and does not count.
     """
     if ranks.count == 1:
         return list(samples)
@@ -225,7 +225,7 @@ def build_batch(
     """Turn leased groups into a batch.
 
     With several ranks each makes the whole batch of samples, and tensors of its share: advantages, selections and
-    normalisers are those of one process.
+    normalisers equal those of one process.
 
     Raises:
         TrainingError: if no step can be trained on.
@@ -273,7 +273,7 @@ def build_batch(
 
 
 def _capped(samples: Sequence[Sample], most: int | None, rng: random.Random) -> Sequence[Sample]:
-    """Return the samples, or a random choice of them in their order; baselines are those of all."""
+    """Return the samples, or a random choice of them in their order; baselines use the groups of all ranks."""
     if most is None or len(samples) <= most:
         return samples
     return [samples[place] for place in sorted(rng.sample(range(len(samples)), most))]

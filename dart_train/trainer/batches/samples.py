@@ -100,7 +100,7 @@ def bad_logprobs(sample: Sample) -> str:
 
 @dataclass(slots=True)
 class Chain:
-    """Samples of which each extends the one before, by their places in the list."""
+    """Samples that each extend the one before, by their places in the list."""
 
     samples: list[int]
 
@@ -114,7 +114,7 @@ class Row:
 
 
 def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
-    """Steps of one trajectory whose prompts extend one another, together; in any order, since their lengths tell."""
+    """Group steps of one trajectory whose prompts extend one another; in any order, since their lengths tell."""
     by_trajectory: dict[int, list[Chain]] = {}
     for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt_ids)):
         own = by_trajectory.setdefault(samples[index].trajectory, [])

@@ -24,7 +24,7 @@ Schulman's "Approximating KL divergence". Where TRL has the same thing, results 
 names are TRL's.
 
 Invariants:
-    - Everything is computed in float32, whatever the model's precision: a log-softmax of bfloat16 logits is wrong
+    - Everything is computed in float32, regardless of the model's precision: a log-softmax of bfloat16 logits is wrong
       by up to 0.05 nats, which the importance weight would then "correct".
     - Sums over micro-batches equal the value over the whole batch: normalisers are arguments, never recomputed.
     - Entries where `mask` is False never influence a result, even when they are not finite.

@@ -3,7 +3,8 @@
 A group holds the trajectories that are compared with one another; each step of a trajectory is one sample and carries
 its trajectory's reward. An advantage is one class in this module, or anywhere else: `advantage` takes a name of
 `ADVANTAGES`, a name that an installed package announces in the group "dart_gui.advantages", or "module:Class". An
-object of it is called with a `GroupRewards` and returns one number per trajectory, or an array of one per trained step.
+instance is called with a `GroupRewards` and returns one number per trajectory, or an array with one number per trained
+step.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +31,8 @@ class GroupRewards:
         lengths: (n,) int64, trained steps of each trajectory, 0 allowed.
         steps: the trained steps of each trajectory, for advantages that look at what was seen and done; () where
             only numbers are known.
-        batch_rewards: rewards of all trajectories of the lease, for `scale_rewards="batch"`; None where the group is
-            all of it.
+        batch_rewards: rewards of all trajectories of the lease, for `scale_rewards="batch"`; None if the group is the
+            whole lease.
         batch_lengths: their trained steps; None as well.
         load_screen: returns a screenshot by its hash, (H, W, 3) uint8; None without screenshots.
     """
@@ -71,7 +72,7 @@ class StepAdvantage:
 
 @dataclass(frozen=True)
 class TrajectoryAdvantage:
-    """Baseline over the trajectories of the group, whatever their lengths (TRL).
+    """Baseline over the trajectories of the group, regardless of their lengths (TRL).
 
     A_i = (R_i - mean R) / (std R + 1e-4), the unbiased deviation, of `scale_rewards` as in `StepAdvantage`.
     """
@@ -155,10 +156,10 @@ def rewards_to_go(rewards: Sequence[Sequence[float]]) -> list[NDArray[np.float64
 
 
 def trajectory_weights(lengths: Sequence[int]) -> NDArray[np.float64]:
-    """Weight of each step of each trajectory that makes all trajectories count the same, whatever their lengths.
+    """Return weights of the steps with which all trajectories count the same, regardless of their lengths.
 
     w_i = mean(lengths) / length_i: the weights of all steps sum to the number of steps, so that the scale of the loss
-    stays. Without it a trajectory of 30 steps has ten times the say of one of 3, whatever the baseline.
+    stays. Without it a trajectory of 30 steps weighs ten times as much as one of 3 steps, with every baseline.
     """
     steps = np.asarray(lengths, dtype=np.float64)
     trained = steps > 0

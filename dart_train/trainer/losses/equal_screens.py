@@ -6,7 +6,7 @@
     Q_k    gamma^(T - 1 - k) R, the discounted return of step k of T
 
 Source: GiGPO (arXiv 2505.10978; verl-agent's `gigpo`). A trajectory that came back to a screen, or passed it in vain,
-has a smaller Q there than one that went on to succeed, so its detour is not rewarded with it.
+has a smaller Q there than one that succeeded afterwards, so its detour is not rewarded as well.
 
 Screens are equal by the hash of their pixels, with what changes by itself painted over: the pointer, which is drawn
 where the last action left it, and boxes that are given, such as a clock.

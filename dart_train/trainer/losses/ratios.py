@@ -27,7 +27,7 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def log_ratio(left: Tensor, right: Tensor, mask: Tensor) -> Tensor:
-    """(S, T) left - right, 0 where `mask` is False whatever stands there."""
+    """(S, T) left - right; 0 where `mask` is False, regardless of the values there."""
     return (left - right).masked_fill(~mask, 0.0)
 
 
@@ -69,7 +69,7 @@ def correction_weight(
     clip_max: float | None = 1.0,
     clip_min: float | None = None,
 ) -> Tensor:
-    """Weight per token. Modes and their results are those of TRL's `vllm_importance_sampling_mode`.
+    """Weight per token. Modes and results equal those of TRL's `vllm_importance_sampling_mode`.
 
     w_t = exp(old_t - mu_t) at "token" level; w = exp(sum_t (old_t - mu_t)), one for all tokens, at "sequence" level
     truncate:  min(max(w, clip_min), clip_max)                 TIS; DART: token_truncate with clip_max = 1
@@ -96,7 +96,7 @@ def correction_weight(
     if mode.endswith("truncate"):
         if clip_min is None and clip_max is None:
             return weight
-        # What is not on record has no gap to be truncated, whatever the bounds are.
+        # Tokens that were not recorded have no gap to truncate, for any bounds.
         return torch.where(known, weight.clamp(min=clip_min, max=clip_max), weight)
     low = -math.inf if clip_min is None else clip_min
     high = math.inf if clip_max is None else clip_max

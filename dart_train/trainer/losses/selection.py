@@ -19,7 +19,7 @@ class EntropySelection:
 
     Attributes:
         level: whole steps (DART) or single tokens (TRL).
-        scope: the quantile of steps is that of each group (DART), or of the whole batch.
+        scope: the quantile of steps is taken in each group (DART), or in the whole batch.
     """
 
     keep: float = 1.0

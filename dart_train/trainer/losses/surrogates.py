@@ -185,7 +185,7 @@ class GRPO(Loss):
         return loss
 
     def statistics(self, terms: Terms) -> Mapping[str, Tensor]:
-        """Tokens whose gradient the clip cut."""
+        """Return the tokens whose gradient was clipped."""
         low = (terms.ratio < 1 - self.epsilon) & (terms.advantages < 0)
         high = (terms.ratio > 1 + self.epsilon_high) & (terms.advantages > 0)
         return {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low | high}
@@ -234,7 +234,7 @@ class CISPO(Loss):
         return -terms.ratio.detach().clamp(max=self.epsilon_high) * terms.advantages * terms.logprobs
 
     def statistics(self, terms: Terms) -> Mapping[str, Tensor]:
-        """Tokens whose weight was clipped."""
+        """Return the tokens whose weight was clipped."""
         return {"cispo_clip_ratio": (terms.ratio > self.epsilon_high) & (terms.advantages > 0)}
 
 

@@ -6,7 +6,7 @@ Per token, the reverse KL's gradient is that of a policy gradient whose advantag
     grad KL(pi || q) = -E_{y ~ pi} [ (log q(y_t) - log pi(y_t)) grad log pi(y_t) ]
     A_t = A + coef (log q(y_t) - log pi_old(y_t))
 
-A is the step's own advantage, 0 in a group without a success. What a token does to the rewards of later tokens is left
+A is the step's own advantage, 0 in a group without a success. A token's effect on the rewards of later tokens is left
 out (a discount of 0). Ratio, clip, corrections and selections apply to A_t as to any advantage.
 
 Sources: Agarwal et al., "On-Policy Distillation of Language Models" (GKD, arXiv 2306.13649); Gu et al., "MiniLLM"

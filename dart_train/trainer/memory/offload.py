@@ -1,6 +1,6 @@
 """An optimizer's moments in the host's memory while no step is made.
 
-Invariant: results are the same, bit by bit. What comes back is a copy of what went.
+Invariant: results are the same, bit by bit. The moments come back as exact copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HostMoments:
         self._away: list[tuple[Tensor, Tensor]] = []
         self._copies: dict[int, Tensor] = {}
         for state in optimizer.state.values():
-            for name, value in state.items():  # those that were read from a file may have memory that is not theirs
+            for name, value in state.items():  # tensors that were read from a file may share memory
                 if isinstance(value, Tensor) and not local_part(value).untyped_storage().resizable():
                     state[name] = value.clone()
         optimizer.register_step_pre_hook(lambda *_: self._fetch())

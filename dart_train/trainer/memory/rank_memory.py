@@ -1,8 +1,8 @@
 """Bytes of one rank's device by what holds them, worked out from sizes. Pure; no torch.
 
-What a token keeps for the backward pass was measured with PyTorch's hooks on saved tensors, over several widths: the
-numbers are exact for `sdpa` in float32 and under bfloat16 autocast, and other kernels keep as much. A test holds the
-whole against what a trainer takes on a CPU.
+The memory that a token keeps for the backward pass was measured with PyTorch's hooks on saved tensors, over several
+widths: the numbers are exact for `sdpa` in float32 and under bfloat16 autocast, and other kernels keep as much. A test
+holds the whole against what a trainer takes on a CPU.
 
 Two moments are compared: the passes (weights, gradients, moments, and the largest micro-batch), and the tower's own
 pass, in which gathered gradients go through it. The larger is the peak.
@@ -34,7 +34,7 @@ USABLE = 0.97
 
 
 def usable_bytes(total: int, ranks: int) -> int:
-    """Return how much of a device torch's allocator may take, beside the buffers of NCCL where ranks meet."""
+    """Return how much of a device torch's allocator may take, next to NCCL's buffers if there are several ranks."""
     return int(USABLE * total) - (NCCL_BYTES if ranks > 1 else 0)
 
 
@@ -163,7 +163,7 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
         "activations_on_host": work.tokens * _kept(size) if setting.offload_activations else 0,
     }
     own = _tower_pass(size, setting, work)
-    if not work.recurring:  # the tower's graph lies beside the text's
+    if not work.recurring:  # the tower's graph is kept together with the text's
         passes["activations"] += own
         return RankMemory(held, passes, **on_host)
     return RankMemory(held, passes, own + passes["features of images"] if own else 0, **on_host)

@@ -1,6 +1,6 @@
 """Limits of memory that earlier lives of a trainer have found.
 
-With fsdp, a step whose memory runs out in the middle of a pass cannot be made again: the other ranks wait for this
+With fsdp, a step that runs out of memory in the middle of a pass cannot be retried: the other ranks wait for this
 rank's weights. The rank writes down a smaller limit and ends, and the trainer that is started next keeps to it.
 """
 
@@ -19,7 +19,7 @@ FILE = "memory_limits.json"
 
 @dataclass(frozen=True, slots=True)
 class RememberedLimits:
-    """Limits of a step, beside those of the settings.
+    """Limits of a step, in addition to those of the settings.
 
     Attributes:
         path: the file in the trainer's directory.

@@ -92,7 +92,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
 
 
 def named(settings: Any, config: Any) -> dict[str, Any]:
-    """Return what a configuration says of the fields of a dataclass, as far as it has them by the same name."""
+    """Return the values of a configuration for the fields of a dataclass that have the same name."""
     return {item.name: getattr(config, item.name) for item in fields(settings) if hasattr(config, item.name)}
 
 

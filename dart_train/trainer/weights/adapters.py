@@ -92,8 +92,8 @@ def without_adapter(model: Any) -> Iterator[Any]:
 def merged_weights(model: Any) -> dict[str, Tensor] | None:
     """Weights with the adapters added to them, under the base model's names; None for a model without adapters.
 
-    W + scaling * B A for each adapted layer, tensor by tensor: at most one of them is there twice at a time beside
-    those that change.
+    W + scaling * B A for each adapted layer, tensor by tensor: at most one weight that is not
+    adapted exists twice at a time.
     """
     if not is_adapted(model):
         return None

@@ -124,7 +124,7 @@ def first_non_finite(model: Any) -> str | None:
 def old_versions(
     root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None, keep_s: float = 0.0
 ) -> list[int]:
-    """Published versions that nobody needs any more.
+    """Return published versions that are no longer needed.
 
     What stays: the newest `keep` and those of the last `keep_s` seconds (an engine that is starting reads one of them,
     while others are served newer ones), the best, every version that is not older than the one being served (an engine
@@ -139,7 +139,7 @@ def old_versions(
 
 
 def remove_version(root: str | Path, version: int) -> None:
-    """Delete a published version's directory, if it is there; its name never stands for half of it."""
+    """Delete a published version's directory, if it is there; its name never stands for a partial one."""
     path = version_dir(root, version)
     if path.is_dir():
         _remove(path)
@@ -147,7 +147,7 @@ def remove_version(root: str | Path, version: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A state that training can go on from.
+    """A state that training can resume from.
 
     Attributes:
         version: version of the weights in it; the newest that was published from them or before them.
@@ -173,7 +173,7 @@ def mark_incomplete(directory: str | Path) -> None:
 
 
 def mark_complete(point: ResumePoint) -> None:
-    """Declare a `checkpoint-N` directory complete, once all of it is on the disk; its sizes and digests say of what."""
+    """Declare a `checkpoint-N` directory complete once its files are on the disk, with their sizes and digests."""
     names = _files(point.path)
     durable_files.sync_tree(point.path)
     durable_files.sync_directories([point.path.parent])
@@ -272,7 +272,7 @@ def remove_incomplete(*roots: str | Path) -> list[Path]:
 
 
 def _set_damaged_aside(root: Path) -> None:
-    """Rename damaged states. Only the one to go on from is read whole: older ones are when their turn comes."""
+    """Rename damaged states. Only the one to resume from is read completely: older ones are when their turn comes."""
     contents = True
     for path in _states(root):
         try:
@@ -304,7 +304,7 @@ def _write_atomically(directory: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def _remove(directory: Path) -> None:
-    """Delete a directory so that its name never stands for half of it."""
+    """Delete a directory so that its name never stands for a partial one."""
     if directory.name.startswith(_TEMPORARY):
         shutil.rmtree(directory)
     else:

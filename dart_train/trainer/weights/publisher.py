@@ -5,7 +5,7 @@ Invariants:
       directory is whole, FAILED if it never will be, DEPRECATED before its files are deleted.
     - Versions only grow, also over restarts: the data manager gives the next number.
     - Only the main rank writes; all ranks know the version.
-    - Weights are taken between two steps and written beside the next ones, one version at a time. An error of the
+    - Weights are copied between two steps and written during the next ones, one version at a time. An error of the
       writing is raised by the next call that publishes or settles.
 """
 
@@ -118,7 +118,7 @@ class Publisher:
                 if row.source in _OWN:
                     checkpoint.remove_version(self._root, row.version)
         kept = [row for row in self._data.checkpoints() if row.source in _OWN and row.status == "COMPLETED"]
-        for row in kept[self._keep :]:  # newest first; of those that a lost node published nothing else is left here
+        for row in kept[self._keep :]:  # newest first; nothing else is left here of versions that a lost node published
             path = checkpoint.version_dir(self._root, row.version)
             if "://" in row.path and not path.is_dir() and row.version != self.best:
                 self._data.retire(row.version, path)
@@ -148,7 +148,7 @@ class Publisher:
         self._writing.close()
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
-        """Write the weights as the next version, tell the data manager, delete what nobody needs any more."""
+        """Write the weights as the next version, tell the data manager, delete versions that are no longer needed."""
         self.publish_as(model, "training", lease, step)
 
     def publish_as(self, model: Any, source: str, lease: int | None, step: int) -> None:
@@ -168,7 +168,7 @@ class Publisher:
             self.settle()
 
     def _write(self, taken: Any, version: int, source: str, served: int, **facts: Any) -> None:
-        """Write a version, say that it is there, and delete what nobody needs any more."""
+        """Write a version, announce it, and delete versions that are no longer needed."""
         path = checkpoint.version_dir(self._root, version)
         try:
             self._save(taken, path, self._model_dir, **facts)

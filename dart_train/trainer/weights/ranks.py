@@ -133,7 +133,7 @@ ALONE = Ranks()
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor: all of it, unless it is sharded."""
+    """Return what this rank holds of a tensor: the whole tensor, unless it is sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

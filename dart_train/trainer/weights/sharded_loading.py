@@ -1,7 +1,7 @@
 """Reading a model of which this process holds a part: it is built without weights, cut, and filled tensor by tensor.
 
-Invariant: beside what it keeps, a rank has a part of one tensor in memory at a time. Nobody reads the whole model: 8
-ranks of an 8.3B model would be 8 copies of 33 GB otherwise.
+Invariant: in addition to its own part, a rank has a part of one tensor in memory at a time. Nobody reads the whole
+model: 8 ranks of an 8.3B model would be 8 copies of 33 GB otherwise.
 """
 
 from contextlib import ExitStack

@@ -12,7 +12,7 @@ PyTorch's `fully_shard` cuts, here, before the trainer is made; accelerate finds
 
 Invariants:
     - Everything here that needs whole weights is called by all ranks, in the same order.
-    - Gradients meet in float32, whatever the passes compute in.
+    - Gradients are reduced in float32, regardless of the precision of the passes.
     - No rank ever has the whole language model in memory (`sharded_loading`).
 """
 

@@ -1,10 +1,10 @@
-"""Trainer states in an object store, so that a trainer whose node is lost goes on at another one.
+"""Trainer states in an object store, so that a trainer resumes on another node when its node is lost.
 
 Invariants:
     - A fact of the run names the newest state, and is set only once all of that is in the store; the one before is
       removed after that.
-    - Of a state whose ranks are on several nodes each node puts there what it wrote itself; who fetches it gets all.
-    - States travel beside the training, one at a time. One that cannot be put there costs nothing but the way back:
+    - If the ranks are on several nodes, each node stores the files that it wrote; a fetch gets all of them.
+    - States are copied in the background, one at a time. One that cannot be put there costs nothing but the way back:
       the next one is tried.
 """
 
@@ -46,7 +46,7 @@ class SharedStates:
         self._putting = BackgroundWrite("state's copy in the store")
 
     def fetch(self, output_dir: Path) -> None:
-        """Bring the newest state here, if it is newer than those that are here."""
+        """Fetch the newest state, if it is newer than the local ones."""
         name = self._data.fact(NEWEST)
         here = checkpoint.resume_point(output_dir)
         if name is None or (here is not None and here.step >= int(name.rpartition("-")[2])):
@@ -66,7 +66,7 @@ class SharedStates:
         rename(found, output_dir / name)
 
     def _parts(self, name: str) -> list[str]:
-        """Return what the store has of a state beside what the main rank's node wrote."""
+        """Return the files of a state in the store that the main rank's node did not write."""
         folders = {entry.key.split("/")[1] for entry in self._data.files.storage.entries(FOLDER)}
         return sorted(folder for folder in folders if folder.startswith(f"{name}{PART}"))
 
@@ -75,11 +75,11 @@ class SharedStates:
         part = directory.with_name(f"{directory.name}{PART}{node}")
         directory.rename(part)
         shared_directories.share(self._data.files.storage, FOLDER, part)
-        for old in part.parent.glob("checkpoint-*"):  # this part, and the state that this life went on from
+        for old in part.parent.glob("checkpoint-*"):  # this part, and the state that this life resumed from
             shutil.rmtree(old)
 
     def put(self, directory: Path) -> None:
-        """Put a complete state into the store, beside what goes on."""
+        """Put a complete state into the store, in the background."""
         self.settle()
         self._putting.future = self._beside(lambda: self._put(directory))
 

@@ -1,4 +1,4 @@
-"""Writes the states that training resumes from beside the training, which waits only for a copy in the host's memory.
+"""Writes states in the background; training waits only for a copy in the host's memory.
 
 Invariants:
     - A copy shares no memory with the training: what is written is the state of the moment that it was taken.
@@ -29,7 +29,7 @@ class StateWriter:
 
     Args:
         ranks: those that train.
-        beside: whether states are written beside the training, from copies; otherwise it waits for each.
+        beside: whether states are written in the background, from copies; otherwise it waits for each.
     """
 
     def __init__(self, ranks: Ranks, *, beside: bool = True) -> None:
