@@ -115,7 +115,7 @@ def unpack_trajectory(data: bytes, *, partial: bool = False, with_steps: bool = 
             known.update((name, value) for name, value in values.items() if name in _TRAJECTORY_FIELDS)
             known["terminal"] = TerminalState(known["terminal"])
             if any(True for _ in maps):
-                raise ValueError("it goes on behind its end")
+                raise ValueError("it continues behind its end")
             return Trajectory(**known, steps=tuple(steps))
         if not with_steps:
             break

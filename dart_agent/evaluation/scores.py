@@ -99,7 +99,7 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
     """
     if not (0 <= successes <= episodes and 1 <= k <= episodes):
         raise ValueError(
-            f"pass@{k} of {successes} successes in {episodes} episodes: k and successes may not exceed those"
+            f"pass@{k} of {successes} successes in {episodes} episodes: both must be at most the number of episodes"
         )
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
 

@@ -87,5 +87,5 @@ def batch_loss(model: PointerModel, items: Sequence[GroundingItem]) -> Tensor:
         height, width = query.screenshot.shape[:2]
         masks.append(torch.from_numpy(patch_mask(item.boxes, (width, height), grid)).flatten())
         if not masks[-1].any():
-            raise ConfigurationError(f"{item.name}: no box of it has an area on the screen")
+            raise ConfigurationError(f"{item.name}: none of its boxes has an area on the screen")
     return pointer_loss(logprobs, pad_sequence(masks, True).to(logprobs.device))

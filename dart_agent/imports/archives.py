@@ -71,9 +71,9 @@ def _check(path: Path, members: Iterable[tuple[str, int, bool]], most: int) -> N
     for name, length, plain in members:
         parts = PurePosixPath(name.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts or ":" in name[:2]:
-            raise RecordError(f"{path} holds {name[:100]!r}, which leads outside: nothing of it was unpacked")
+            raise RecordError(f"{path} holds {name[:100]!r}, which leads outside: nothing was unpacked")
         if not plain:
-            raise RecordError(f"{path} holds {name[:100]!r}, which is no file: nothing of it was unpacked")
+            raise RecordError(f"{path} holds {name[:100]!r}, which is no file: nothing was unpacked")
         size += length
         if size > most:
             raise RecordError(f"{path} unpacks to more than {most} bytes: unpack it yourself if you trust it")

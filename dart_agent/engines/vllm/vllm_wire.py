@@ -293,5 +293,5 @@ def version_number(label: str, first: int) -> int:
         return first
     match = re.fullmatch(r"v?([0-9]{1,18})", label)
     if match is None:
-        raise EngineMismatch(f"the server calls its weights {label!r}, which is no version: somebody else updates it")
+        raise EngineMismatch(f"the server calls its weights {label!r}, which is no version: another program updates it")
     return int(match[1])

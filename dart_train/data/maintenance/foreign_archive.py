@@ -51,7 +51,7 @@ class _Bounded(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= LONGEST_READ:
-            raise ValueError(f"a part of it has {size} bytes")
+            raise ValueError(f"a part has {size} bytes")
         if self._file.tell() + size > self._most:
             raise ValueError("it expands to many times its size")
         return self._file.read(size)

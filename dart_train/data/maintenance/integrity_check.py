@@ -259,7 +259,7 @@ def _check_trajectory(data: DataManager, report: CheckReport, row: sa.Row, *, ha
             report.add(Problem.ROW_DIFFERS, name, f"the file's {label} is {stored!r}, the row's {said!r}")
             return trajectory
     if row.digest and trajectory_rows.digest(pack_trajectory(trajectory)) != row.digest:
-        report.add(Problem.ROW_DIFFERS, name, "the file is that of another rollout with the same id")
+        report.add(Problem.ROW_DIFFERS, name, "the file belongs to another rollout with the same id")
     return trajectory
 
 

@@ -92,8 +92,8 @@ def collect(
         _remove_images(data, result, shown, now - image_grace_s, dry_run)
     else:
         result.problems.append(
-            f"{known - len(stored)} trajectories cannot be read, so nobody knows which screenshots they show: none is "
-            "removed before `dart-train data check --repair` has given those trajectories up"
+            f"{known - len(stored)} trajectories cannot be read, so it is unknown which screenshots they show: "
+            "no screenshot is removed before `dart-train data check --repair` has given those trajectories up"
         )
     if policy.webp_after_days is not None:
         _reencode(data, result, now - policy.webp_after_days * 86400, dry_run)

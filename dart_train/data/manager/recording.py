@@ -163,7 +163,7 @@ class Recording(Insight):
         return known_rates(self.config.difficulty, self.config.difficulty_of) if self.config.difficulty else {}
 
     def _crowded_tasks(self) -> set[str]:
-        """Return the tasks with so many waiting groups that no further group is admitted."""
+        """Return the tasks whose waiting groups leave no room for another one."""
         limit = self.config.task_groups_ahead
         if limit is None:
             return set()
