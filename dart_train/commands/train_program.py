@@ -13,8 +13,6 @@ from rich.console import Console
 from dart_gym.commands.added_commands import mount_added
 from dart_gym.commands.json_output import placed, write_json
 from dart_gym.commands.program import Program, add_common_options
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.suggestions import suggest
 from dart_gym.utils.waits import waiting_for
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.engine_commands import app as engines_app
@@ -111,35 +109,21 @@ def run(
         pipeline.say_result(finished, Console())
 
 
-@app.command()
-@on_run()
-def prepare(context: ProcessContext) -> None:
-    """Place the model that the run starts from and publish it as version 0."""
-    from dart_train.processes import prepare as command
-
-    command.main(context)
-
-
-@app.command()
+@app.command("phase")
 @on_run(url=True)
-def demonstrate(context: ProcessContext) -> None:
-    """Record demonstrations by the scripted oracles."""
-    from dart_train.processes import demonstrate as command
-
-    command.main(context)
-
-
-@app.command()
-@on_run()
-def warmup(
+def run_phase(
     context: ProcessContext,
-    continue_to: Annotated[Path | None, typer.Option(help="continue from the warm start and save here instead")] = None,
-    seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
+    phase: Annotated[
+        str,
+        typer.Argument(
+            metavar="PHASE", help="prepare, demonstrate, warmup, supervised, or one that controls.phases names"
+        ),
+    ],
 ) -> None:
-    """Train on the demonstrations and publish version 1."""
-    from dart_train.processes import warmup as command
+    """Run one phase of a run by hand, such as its warm-up. `dart-train run` runs all of them, in order."""
+    from dart_train.processes import run_phase as command
 
-    command.main(context, continue_to=continue_to, seconds=seconds)
+    command.main(context, phase)
 
 
 @app.command()
@@ -163,21 +147,6 @@ def evaluate(
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
     chosen["places"] = EnginePlaces.parse(engine_gpus or (), gpu_memory)
     command.main(context, label=label, trained_only=trained_only, **chosen)
-
-
-@app.command("phase")
-@on_run(url=True)
-def added_phase(
-    context: ProcessContext, phase: Annotated[str, typer.Option(help="its name in controls.phases")]
-) -> None:
-    """Run one phase that a package adds, such as constant-click."""
-    from dart_train.config.added_phases import added_phases
-
-    found = added_phases(context.config.controls.phases)
-    if phase not in found:
-        known = suggest(phase, found, otherwise="it names none")
-        raise ConfigurationError(f"controls.phases does not name the phase {phase!r}; {known}")
-    found[phase].main(context)
 
 
 @app.command()

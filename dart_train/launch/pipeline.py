@@ -205,8 +205,7 @@ class Pipeline:
         """Continue supervised training from the warm start, on the same demonstrations, for as long as RL took."""
         if SUPERVISED in self.supervisor.processes or (self.run.supervised / "config.json").exists():
             return
-        seconds = f"{self.state.seconds('rl'):.0f}"
-        self._start("warmup", "--continue-to", str(self.run.supervised), "--seconds", seconds, name=SUPERVISED)
+        self._start_phase(SUPERVISED)
 
     def _supervised_control(self) -> None:
         self._start_supervised_control()
@@ -217,26 +216,32 @@ class Pipeline:
 
     def _added(self, name: str) -> None:
         """Run a phase that a package adds."""
-        self._start_cluster()
-        self._start("phase", "--phase", name, "--url", str(self._cluster_url), name=name)
-        self._until_finished(name, name)
+        self._phase(name, desktops=True)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def _process(
-        self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None, threads: int = 1
-    ) -> None:
+    def _phase(self, phase: str, *, desktops: bool = False, threads: int = 1) -> None:
+        """Run a phase that `dart-train phase` knows, in a process that is named after it."""
+        if desktops:
+            self._start_cluster()
+        self._start_phase(phase, *(("--url", str(self._cluster_url)) if desktops else ()), threads=threads)
+        self._until_finished(phase, phase)
+
+    def _start_phase(self, phase: str, *arguments: str, threads: int = 1) -> None:
+        common = ("phase", str(self.run.config), phase, "--runs-dir", str(self.run.root.parent), *arguments)
+        spec = python_process(phase, "dart_train", *common, threads=threads)
+        self.supervisor.start(placed(spec, "warmup" if phase in ("warmup", SUPERVISED) else "phase", self.placement))
+
+    def _process(self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None) -> None:
         if desktops:
             self._start_cluster()
             arguments += ("--url", str(self._cluster_url))
-        self._start(command, *arguments, threads=threads)
+        self._start(command, *arguments)
         self._until_finished(phase or command, command)
 
-    def _start(
-        self, command: str, *arguments: str, threads: int = 1, service: bool = False, name: str | None = None
-    ) -> None:
+    def _start(self, command: str, *arguments: str, service: bool = False) -> None:
         common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
-        spec = python_process(name or command, "dart_train", *common, threads=threads, service=service)
+        spec = python_process(command, "dart_train", *common, service=service)
         self.supervisor.start(placed(spec, command, self.placement))
 
     def _start_cluster(self) -> None:
@@ -303,17 +308,17 @@ class Phase:
 
 
 PHASES = (
-    Phase("prepare", "model", lambda line: line._process("prepare")),
+    Phase("prepare", "model", lambda line: line._phase("prepare")),
     Phase(
         "demonstrate",
         "demonstrations",
-        lambda line: line._process("demonstrate", desktops=True),
+        lambda line: line._phase("demonstrate", desktops=True),
         wanted=lambda config: bool(config.demonstrations.per_task),
     ),
     Phase(
         "warmup",
         "warm-up",
-        lambda line: line._process("warmup", threads=line.config.warmup.threads),
+        lambda line: line._phase("warmup", threads=line.config.warmup.threads),
         wanted=lambda config: config.warmup.limited,
     ),
     Phase(
@@ -365,7 +370,7 @@ def placed(spec: ProcessSpec, command: str, placement: Placement) -> ProcessSpec
 
     Args:
         spec: the process as if it may use everything.
-        command: what it is: "learn", "rollout", "cluster", ...
+        command: its command or phase: "learn", "rollout", "warmup", "cluster", ...
         placement: of this machine.
     """
     wanted = placement.demand

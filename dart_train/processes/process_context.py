@@ -155,7 +155,8 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
             _log.warning("version %d of the weights is used, the newest that is whole", row.version)
         return local
     raise first or CheckpointError(
-        f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
+        f"no weights are published as version {version or 0} yet; `dart-train run` does it, or "
+        "`dart-train phase CONFIG prepare`"
     )
 
 

@@ -15,6 +15,7 @@ from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.process_context import Progress as PanelProgress
+from dart_train.run.run_directory import RunState
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.supervised import Progress, SupervisedConfig, TrainedAs, train_supervised
@@ -24,26 +25,30 @@ MAX_PASSES = 20
 UNLIMITED = 1 << 30
 
 
-def main(context: ProcessContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
-    """Train on the demonstrations and publish the result; or continue from it for some seconds and only save."""
+def main(context: ProcessContext, *, control: bool = False) -> None:
+    """Train on the demonstrations and publish version 1; or train the supervised control and only save it.
+
+    The control continues from version 1 for as long as the reinforcement learning took.
+    """
     follow_launcher()
     config, version = context.config, 1
+    seconds = _training_seconds(context) if control else None
     with context.open_data() as data:
         published = {row.version: row for row in data.checkpoints()}
-        if continue_to is None and version in published:
+        if not control and version in published:
             return
-        start = published.get(version if continue_to else 0)
+        start = published.get(version if control else 0)
         if start is None:
             raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
-        target, model_dir = continue_to or context.run.checkpoint(version), data.local_copy(start.path)
-        settings = _settings(config, seconds if continue_to else None)
+        target = context.run.supervised if control else context.run.checkpoint(version)
+        model_dir, settings = data.local_copy(start.path), _settings(config, seconds)
         wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
         samples = load_samples(config, data, model_dir, wanted=wanted)
-        say = _teller(context.progress("supervised" if continue_to else "warmup"), settings)
+        say = _teller(context.progress("supervised" if control else "warmup"), settings)
         train_supervised(
             model_dir, samples, data.load_image, target, settings, on_progress=say, trained_as=trained_as(config)
         )
-        if continue_to is None and rank() == 0:
+        if not control and rank() == 0:
             data.publish(version, target, source="warmup")
 
 
@@ -64,9 +69,24 @@ def trained_as(config: RunConfig) -> TrainedAs:
     return TrainedAs(arguments, trainer.freeze_vision, lora, trainer.frozen_dtype)
 
 
+def _training_seconds(context: ProcessContext) -> float:
+    """Return how long the run's reinforcement learning took.
+
+    Raises:
+        DartTrainError: if it has not run yet.
+    """
+    state = RunState(context.run.root / "state.json")
+    if not state.finished("rl"):
+        raise DartTrainError(
+            "the supervised control trains for as long as the reinforcement learning took, which has not ended yet; "
+            "`dart-train run` runs both"
+        )
+    return round(state.seconds("rl"))
+
+
 def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
     """As configured, or for some seconds with another order of samples."""
-    if not seconds:
+    if seconds is None:
         return config.warmup
     changed = {"max_steps": 0, "max_seconds": seconds, "seed": config.seed + 1}
     return config.warmup.model_copy(update=changed)

@@ -6,7 +6,7 @@ Placeholders in a row's line stand for what it reads: see `PLACES`. Where a situ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scripts.failures.situations import OF_ITEMS, OF_SERVERS, Situation
 from scripts.failures.stub_server import Protocol
@@ -215,7 +215,6 @@ _TRAIN = (
         links=(Link("the database", f"--name new {_DATABASE.options}", Protocol.MYSQL),),
         long="serves until it is stopped"),
     _data("data status", writes="--json rows.json"),
-    _module("demonstrate", links=(_CLUSTER,)),
     Row("dart-train engines install", writes="", reasons=_SETUP, long="installs for minutes",
         links=(Link("the package index", "--timeout 2", variables={**_INDEX, "DART_VLLM": "new"}),)),
     _module("evaluate", "--label x", links=(_CLUSTER,)),
@@ -224,15 +223,13 @@ _TRAIN = (
     _module("monitor", links=(_CLUSTER,)),
     Row("dart-train parity", "{model}", ("model",), writes="--json rows.json",
         links=(Link("the engine", "--engine {url} --timeout 4"),)),
-    _module("phase", "--phase x", reasons=dict.fromkeys(OF_SERVERS, "the configuration names no such phase")),
+    _module("phase", "prepare", links=(replace(_CLUSTER, line="{config} demonstrate"),)),
     Row("dart-train plan", "{config} --gpus 1 --gpu-memory 24 --model 3b", ("config",), reads=True, ends=(0, 1),
         writes="--json rows.json"),
-    _module("prepare"),
     _data("report", writes="", makes="place/runs/mine/report", ends=(0, 1)),
     _module("rollout", links=(_CLUSTER,)),
     Row("dart-train run", "{config} --dry-run", ("config",), writes="--json run.json", links=(_RAY,), ends=(0,)),
     Row("dart-train status", "{run}", ("run",), reads=True, links=(_RAY,)),
     Row("dart-train stop", "{run}", ("run",), reads=True, links=(_RAY,)),
-    _module("warmup"),
 )  # fmt: skip
 ROWS: tuple[Row, ...] = (*_GYM, *_AGENT, *_TRAIN)

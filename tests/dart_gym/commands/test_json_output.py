@@ -46,8 +46,7 @@ WITHOUT_TABLE = {
     **{
         f"dart-train {name}": MODULE
         for name in (
-            "data serve", "demonstrate", "evaluate", "learn", "monitor", "phase", "prepare", "rollout",
-            "warmup",
+            "data serve", "evaluate", "learn", "monitor", "phase", "rollout",
         )
     },
 }  # fmt: skip

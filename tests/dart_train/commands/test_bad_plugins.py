@@ -87,13 +87,15 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
         ("run", "trainer.kind=half", "the trainer 'half' of the package 'bad-package'"),
         ("learn", "trainer.loss_type=half", "the loss 'half' of the package 'bad-package'"),
         ("rollout", "rollout.engine.kind=half", "the engine 'half' of the package 'bad-package'"),
-        ("demonstrate", "data.curation.rules=[half]", "the curation rule 'half' of the package 'bad-package'"),
+        ("phase demonstrate", "data.curation.rules=[half]", "the curation rule 'half' of the package 'bad-package'"),
     ],
 )
 def test_a_process_ends_with_one_line(tmp_path, command, setting, says):
     points = {group: {"half": "half_of_tests:Half"} for group in SETTINGS}
     package(tmp_path / "site", points)
     environment = child_environment({**os.environ, "PYTHONPATH": str(tmp_path / "site")})
-    argv = [sys.executable, "-m", "dart_train", command, str(CONFIG), "--runs-dir", str(tmp_path), "--set", setting]
+    word, *phase = command.split()
+    argv = [sys.executable, "-m", "dart_train", word, str(CONFIG), *phase]
+    argv += ["--runs-dir", str(tmp_path), "--set", setting]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from dart_gym.core.errors import ConfigurationError
+from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
+from dart_train.core.train_errors import DartTrainError
 from dart_train.launch.pipeline import phases_of
 from tests.helpers.packages import install
 
@@ -56,3 +61,18 @@ def test_a_package_adds_a_phase_with_options(weigh):
 def test_a_phase_that_cannot_be_used_is_refused(weigh, phases, message):
     with pytest.raises(ConfigError, match=message):
         load_config(CONFIG, [f"controls.phases={phases}"])
+
+
+def test_a_phase_that_does_not_exist_is_refused_by_name(weigh, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("name: mine\nrollout: {tasks: [fake/two-steps]}\ncontrols: {phases: {weigh: {times: 3}}}\n")
+
+    def run(phase: str) -> Result:
+        return CliRunner().invoke(app, ["phase", str(config), phase, "--runs-dir", str(tmp_path)])
+
+    assert run("weigh").exit_code == 0 and (tmp_path / "mine" / "weighed").read_text() == "3"
+    for wrong, near in (("wegh", "weigh"), ("warm-up", "warmup")):
+        with pytest.raises(ConfigurationError, match=f"the phase {wrong!r}.*did you mean {near!r}"):
+            raise run(wrong).exception
+    with pytest.raises(DartTrainError, match="for as long as the reinforcement learning took"):
+        raise run("supervised").exception

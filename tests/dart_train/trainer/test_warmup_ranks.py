@@ -43,7 +43,7 @@ def warm_up(recorded, model_dir, where, ranks, **trainer):
     if ranks == 1:
         warmup.main(ProcessContext(config, run))
     else:
-        spec = python_process("warmup", "dart_train", "warmup", str(run.config), "--runs-dir", str(where))
+        spec = python_process("warmup", "dart_train", "phase", str(run.config), "warmup", "--runs-dir", str(where))
         spec = placed(spec, "warmup", place(config, []))
         done = subprocess.run(
             spec.argv, env={**os.environ, **spec.env}, capture_output=True, text=True, timeout=500, check=False
