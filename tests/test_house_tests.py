@@ -51,7 +51,6 @@ PRIVATE_NAMES = {
     "dart_train/trainer/attention/test_attention.py": 2,  # transformers: which kernel a model uses
     "dart_train/trainer/attention/test_recurrent_layers.py": 4,  # one collator in several layouts
     "dart_train/trainer/memory/test_chunked_head.py": 1,  # PyTorch: an operator
-    "dart_train/trainer/memory/test_too_long.py": 13,  # a runner without a model
     "dart_train/trainer/test_half_billion.py": 1,  # transformers: a model without weights
     "dart_train/trainer/test_trl_parity.py": 5,  # TRL: its trainer's parts
     "dart_train/trainer/weights/test_trainer_sharded.py": 1,  # PyTorch: FSDP's groups

@@ -23,7 +23,6 @@ from accelerate.utils import release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
-from dart_train.core.train_errors import DartTrainError, OutOfMemory, TrainingError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
@@ -33,12 +32,12 @@ from dart_train.trainer.batches.optimizer_batch import (
     OptimizerBatch,
     build_batch,
     by_place,
-    filling,
     nothing_to_train,
 )
 from dart_train.trainer.image_features import ImageFeatures, cut_ahead
 from dart_train.trainer.memory.remembered_limits import RememberedLimits
 from dart_train.trainer.memory.step_memory import StepMemory
+from dart_train.trainer.memory.too_long import for_the_next_life, leave_out_known, leave_out_longest, longest_step
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_cost import StepCost, StepSpeed
 from dart_train.trainer.step_statistics import StepStatistics
@@ -46,8 +45,6 @@ from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import is_sharded, put_off_gradients
 
 _log = logging.getLogger(__name__)
-SHORTER = 0.9
-"""Share of the longest step that did not fit into memory alone: longer ones are dropped, and the step is retried."""
 
 
 OldLogprobs = Literal["current", "recompute", "behaviour"]
@@ -187,12 +184,18 @@ class StepRunner:
         """
         wanted = {part}
         if part == 0:
-            self._leave_out_known()
+            batch, _ = self._current()
+            if leave_out_known(batch, self._limits, self._ranks, self._explain):
+                batch.split(self.collator, self._max_tokens, self._ranks)
             while not all(self._ranks.gather(self._memory.fits(self._running))):
                 self._make_smaller(step, "the largest would not fit into memory")
         while not self._fits(wanted, parts):
             self._make_smaller(step)
             wanted = set(range(part + 1))  # what ran before is made again: all gradients are gone
+
+    def _explain(self) -> str:
+        """Return what takes this rank's memory."""
+        return self._memory.explained(self._running)
 
     @property
     def _running(self) -> Sequence[MicroBatch]:
@@ -307,27 +310,11 @@ class StepRunner:
             if not should_reduce_batch_size(error):
                 raise
             if is_sharded(self._policy.model):
-                raise self._next_life_makes_it(error) from error
+                batch, _ = self._current()
+                longest = longest_step(batch)
+                raise for_the_next_life(longest, self._max_tokens, self._limits, self._explain) from error
             failed = True
         return not any(self._ranks.gather(failed))
-
-    def _next_life_makes_it(self, error: RuntimeError) -> DartTrainError:
-        """Write down smaller limits; return the error that ends this life. The other ranks wait in their pass."""
-        batch, _ = self._current()
-        longest = max(sample.length for part in batch.parts for sample in part.samples)
-        half = self._max_tokens // 2
-        what = f"out of memory with micro-batches of {self._max_tokens} tokens; {self._memory.explained(self._running)}"
-        if self._limits is None:
-            return TrainingError(what)
-        bound: int | None = None
-        if half < longest:
-            bound = half = int(SHORTER * longest)
-        self._limits.lower(half, bound)
-        rest = "" if bound is None else f", and without steps of more than {bound} tokens, as too_long"
-        return OutOfMemory(
-            f"{what}. With fsdp a step cannot be made again in the middle of a pass: the trainer starts again with "
-            f"micro-batches of {half} tokens{rest} ({self._limits.path})"
-        )
 
     def _accumulate(self, wanted: set[int], parts: int) -> None:
         """Add the gradients of the micro-batches for which `number % parts` is in `wanted`."""
@@ -401,62 +388,13 @@ class StepRunner:
         known |= by_place(micro, logprobs.detach())  # no update was made yet: pi is pi_old
         return logprobs.detach()
 
-    def _leave_out_longest(self, longest: int, before: int, why: str) -> int:
-        """Drop the longest steps, which no cutting makes smaller: one of them must not end a run.
-
-        Returns:
-            Tokens of a micro-batch from now on: the longest step that may be left has room.
-
-        Raises:
-            TrainingError: no step is shorter.
-        """
-        bound = int(SHORTER * longest)
-        if not self._leave_out(bound, why):
-            raise TrainingError(
-                f"{why} with micro-batches of {before} tokens, and steps are up to {longest} long; "
-                f"{self._memory.explained(self._running)}, or take a larger device"
-            )
-        return bound
-
-    def _leave_out(self, bound: int, why: str) -> bool:
-        """Drop the steps that are longer. Returns whether a step is left; otherwise all stay."""
-        batch, _ = self._current()
-        own = [sample for part in batch.parts for sample in part.samples]
-        shortest = min(self._ranks.gather(min(own, key=lambda sample: sample.length)), key=lambda one: one.length)
-        if shortest.length > bound:
-            return False
-        dropped = sum(part.leave_out_longer(bound, filling([shortest])) for part in batch.parts)
-        total = sum(self._ranks.gather(dropped))
-        batch.metrics["dropped/too_long"] = batch.metrics.get("dropped/too_long", 0.0) + total
-        _log.warning(
-            "%s: %d steps of more than %d tokens do not fit and are dropped as too_long. %s",
-            why,
-            total,
-            bound,
-            self._memory.explained(self._running),
-        )
-        return True
-
-    def _leave_out_known(self) -> None:
-        """Drop the steps that did not fit in a life before. Called by all ranks."""
-        batch, _ = self._current()
-        bound = self._limits.longest if self._limits is not None else None
-        if bound is None:
-            return
-        longest = max(sample.length for part in batch.parts for sample in part.samples)
-        if max(self._ranks.gather(longest)) <= bound:
-            return
-        if self._leave_out(bound, "out of memory in a life before"):
-            batch.split(self.collator, self._max_tokens, self._ranks)
-
     def _make_smaller(self, step: int, why: str = "out of memory") -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""
         batch, _ = self._current()
-        own = [sample.length for part in batch.parts for sample in part.samples]
-        longest, before = max(self._ranks.gather(max(own))), self._part.max_tokens
+        longest, before = max(self._ranks.gather(longest_step(batch))), self._part.max_tokens
         half = before // 2
         if half < longest:
-            half = self._leave_out_longest(longest, before, why)
+            half = leave_out_longest(batch, longest, before, self._ranks, why=why, explain=self._explain)
         self._policy.model.zero_grad(set_to_none=True)
         self._work = None
         release_memory()
