@@ -94,7 +94,8 @@ def for_the_next_life(
     what = f"out of memory with micro-batches of {max_tokens} tokens; {explain()}"
     if limits is None:
         return TrainingError(what)
-    half, bound = max_tokens // 2, None
+    half = max_tokens // 2
+    bound: int | None = None
     if half < longest:
         bound = half = int(SHORTER * longest)
     limits.lower(half, bound)

@@ -62,9 +62,8 @@ def by_sample(model: Any, batch: Any, tokens: ModelTokens) -> dict[int, Tensor]:
 
 
 @pytest.mark.parametrize("layout", [{}, {"padding_side": "left"}, {"pack_rows": True}, {"share_prompts": False}])
-def test_samples_of_a_row_do_not_reach_one_another(model, collator, tokens, plain, layout):
-    collator._share_prompts = layout.get("share_prompts", True)
-    collator._left, collator._pack = layout.get("padding_side") == "left", layout.get("pack_rows", False)
+def test_samples_of_a_row_do_not_reach_one_another(model, tokens, vision, screens, plain, layout):
+    collator = Collator(tokens, vision, ImageCache(screens.__getitem__), **layout)
     exact = copy.deepcopy(model).double()  # float32's last digit is another one on another processor
     with torch.no_grad():
         found = by_sample(exact, collator(plain), tokens)
@@ -72,10 +71,9 @@ def test_samples_of_a_row_do_not_reach_one_another(model, collator, tokens, plai
             torch.testing.assert_close(found[place].float(), alone(exact, sample, tokens), atol=1e-5, rtol=0)
 
 
-def test_a_memory_that_did_leak_would_be_seen(model, collator, tokens, plain):
+def test_a_memory_that_did_leak_would_be_seen(model, tokens, vision, screens, plain):
     """The published forward pass over the same packed row, which attention alone keeps apart, is far off."""
-    collator._pack = True
-    batch = collator(plain)
+    batch = Collator(tokens, vision, ImageCache(screens.__getitem__), pack_rows=True)(plain)
     mixers = [layer.linear_attn for layer in model.model.language_model.layers if hasattr(layer, "linear_attn")]
     ours = [mixer.forward for mixer in mixers]
     for mixer in mixers:
