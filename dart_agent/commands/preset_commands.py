@@ -1,4 +1,4 @@
-"""`dart-agent presets`: which there are, and all that one of them says."""
+"""`dart-agent presets`: a list of them, or all settings of one."""
 
 import json
 from dataclasses import asdict

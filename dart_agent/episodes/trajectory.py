@@ -114,7 +114,7 @@ class Step:
 
     @property
     def shown_images(self) -> tuple[str, ...]:
-        """Content hashes of all images that it refers to, those of the prompt and of the screen."""
+        """Content hashes of all its images, of the prompt and of the screen."""
         return tuple(filter(None, (*self.image_hashes, self.screenshot, self.screenshot_after)))
 
 

@@ -36,7 +36,7 @@ class TaskScore:
         lost: those that the environment lost in every attempt; not in `episodes`.
         low: lower end of the 95 % interval of the success rate.
         lost_by: how many were lost by "engine", "environment" and "evaluation".
-        usage: what hosted models took for all of them, the lost ones too; see `Trajectory`.
+        usage: the usage of hosted models for all episodes, including lost ones; see `Trajectory`.
     """
 
     task_id: str

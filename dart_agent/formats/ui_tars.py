@@ -186,7 +186,7 @@ def _doubao(name: str, key: str, value: str) -> str:
 
 
 class _Arguments(Fields):
-    """The arguments of a call, all of them texts; a number or place that is empty counts as not given."""
+    """The arguments of a call, all as texts; a number or place that is empty counts as not given."""
 
     def __init__(self, arguments: dict[str, str], what: str, space: CoordinateSpace) -> None:
         # nothing in them is null

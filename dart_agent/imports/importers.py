@@ -2,7 +2,7 @@
 
 Invariants:
     - Episodes are read and written one at a time, so that memory does not grow with their number.
-    - An episode is imported whole or not at all. One that is there already is left as it is.
+    - An episode is imported whole or not at all. An episode that exists already is not changed.
     - The report counts what was written and says why the rest was not.
 """
 

@@ -25,7 +25,7 @@ ENOUGH = 30
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with its interval; `of` is what it is a share of, `value` None where that is nothing."""
+    """A share with its interval; `of` is the number of cases; `value` is None if there are none."""
 
     value: float | None
     low: float

@@ -7,7 +7,7 @@ in, and the last hidden state h (d) of the token <ACTOR>,
     a  = softmax_j(q . k_j / sqrt(d))                  loss = KL(uniform over the target's patches || a)
 
 Invariants:
-    - Names of parameters are those of the released checkpoints, which therefore load as they are.
+    - Parameters have the names of the released checkpoints, which therefore load unchanged.
     - It computes in float32, whatever the backbone does: what comes out are log-probabilities.
     - Attached to a backbone, for engines and trainers, it drops nothing out: both compute the same numbers.
 """

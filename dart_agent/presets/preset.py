@@ -75,7 +75,7 @@ class Preset:
     """A model's published behaviour.
 
     Attributes:
-        name: as `--preset` takes it, that of its file.
+        name: the name of its file, as `--preset` takes it.
         checkpoints: names of the models at their hub or vendor.
         source: where the facts were read: repository, file, commit.
         compared: what the prompt was compared with, token for token; "" where there was nothing public.

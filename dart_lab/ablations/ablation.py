@@ -105,7 +105,7 @@ def read_switch(text: str) -> list[Variant]:
 
 
 def variants_of(switches: Sequence[str], *, grid: bool = False) -> list[Variant]:
-    """The base and what differs from it: by one switch each, or every combination of all of them.
+    """The base and its variants: with one switch each, or with every combination of all switches.
 
     Raises:
         ConfigError: a switch is unknown or given twice, or two of them set the same key.

@@ -105,7 +105,7 @@ def _shrunk(items: Iterable[GroundingItem]) -> list[GroundingItem]:
 
 
 def mixed(old: Sequence[GroundingItem], new: Sequence[GroundingItem]) -> list[GroundingItem]:
-    """All of both, the fewer of them as often as it takes to be about as many. Pure."""
+    """Return all items of both lists, repeating the shorter one until both have about the same length. Pure."""
     few, many = sorted((old, new), key=len)
     return [*many, *list(few) * round(len(many) / len(few))]
 

@@ -61,7 +61,7 @@ def places_to_judge(
 def train_verifier(
     start: Path, out: Path, items: Sequence[GroundingItem], seconds: float, learning_rate: float = 1e-3
 ) -> int:
-    """Cross-entropy of True and False, as many of the one as of the other; returns the steps."""
+    """Cross-entropy of True and False, with equal numbers of both; returns the steps."""
     torch.manual_seed(0)
     rng, shots = random.Random(0), dict[str, NDArray[np.uint8]]()
     model, tokens = load_model(start), ModelTokens.load(start)

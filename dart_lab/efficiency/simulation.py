@@ -41,7 +41,7 @@ class Design:
         over_provision: of batches, as of `BatchWise`.
         batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what
             the trainer cannot keep up with expires (DART as published).
-        warm: spare desktops that boot beside those that play, as a share of these.
+        warm: spare desktops that boot in the background, as a share of the playing ones.
         bounded: whether admission also keeps to the staleness window, as `data.curation.max_staleness` has it.
         last: whether a rollout's last step says how stale it is, as `data.curation.staleness_by` has it; else its
             oldest.

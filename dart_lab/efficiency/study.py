@@ -159,7 +159,8 @@ class Best:
 def search(runner: Runner, setting: Setting, design: Design) -> Best:
     """Find the ratio of desktops to engines at which desktops are used best and the trainer is kept fed.
 
-    A cluster of one desktop would be used well, too; so only those count that give the trainer `FED` of what it can do.
+    A cluster of one desktop would be used well, too; so only clusters count that give the trainer the share `FED` of
+    what it can train.
     """
     places = [(desktops, engines) for desktops in SEARCH_DESKTOPS for engines in SEARCH_ENGINES]
     cases = [(replace(setting, desktops=desktops, engines=engines), design) for desktops, engines in places]

@@ -94,7 +94,8 @@ class Setting:
         to_limit: share of the failures that end at the limit.
         success: parameters of the beta distribution of the tasks' success rates: mean 53 %, as in DART's data;
             a third of the groups are then without signal.
-        signal: share of groups with unequal rewards, for groups of any size; None for what tasks and chance make of it.
+        signal: share of groups with unequal rewards, for groups of any size; None: it follows from the tasks and from
+            chance.
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
         broken: tasks beside the others whose desktops are lost during set-up, every time ...

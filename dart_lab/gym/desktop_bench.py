@@ -206,7 +206,7 @@ async def _reset(session: Session, task: str | dict[str, Any]) -> None:
 
 
 def idle_megabytes(parent: int) -> float:
-    """Memory of all processes below one: proportional set sizes, so that what they share counts once."""
+    """Return the memory of a process's descendants as proportional set sizes, so that shared memory counts once."""
     return sum(own_megabytes(pid) for pid in _descendants(parent))
 
 

@@ -93,7 +93,7 @@ async def measure(sizes: Sizes, progress: Callable[[str], None]) -> Report:
 
 
 async def measure_service(sizes: Sizes, progress: Callable[[str], None]) -> dict[str, float]:
-    """Measure what one rollout service does, and what it takes."""
+    """Measure the throughput of one rollout service, and its use of resources."""
     async with _surroundings(sizes) as (folder, servers, engines):
         curation = CurationConfig(batch_groups=sizes.batch_groups)
         with DataManager.open(f"sqlite:///{folder}/rows.sqlite", folder / "data", RUN, config=curation) as data:

@@ -246,7 +246,7 @@ class Workbench:
         Args:
             samples: of a lease; their advantages are made of their places.
             run_dropped: whether the steps that the selection drops run all the same, for an entropy bonus of nothing.
-            recorded: the entropies that the engine recorded; without them a pass of its own finds them.
+            recorded: the entropies that the engine recorded; without recorded entropies a separate pass computes them.
 
         Returns:
             Seconds, and 1.0 for each sample that was kept, else 0.0.
@@ -365,7 +365,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
 def _dropping(
     bench: Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
 ) -> dict[str, float]:
-    """Measure a step that leaves out what its selection drops, over one that runs it."""
+    """Measure a step that skips the samples dropped by its selection, relative to one that runs them."""
     _, kept = bench.step_s(samples)  # it warms up, and says what to record so that all drop the same steps
     ways: dict[str, dict[str, Any]] = {"": {}, "_recorded": {"recorded": kept}, "_whole": {"run_dropped": True}}
     found: dict[str, list[float]] = {name: [] for name in ways}

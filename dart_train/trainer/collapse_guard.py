@@ -35,7 +35,7 @@ class Sign(NamedTuple):
         metric: as it is logged.
         words: for people.
         falls: share of its value at the beginning below which it is a sign; 0 for none.
-        rises: multiple of its value at the beginning above which it is one.
+        rises: a value above this multiple of the initial one is a sign.
         least: value below which a rise does not count.
     """
 

@@ -351,7 +351,11 @@ class DartGRPOTrainer(ShardedTrainer):
     # --- one step -----------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Gradient of one optimizer batch, or of a part of it; returns its loss with the last part, before it 0."""
+        """Accumulate the gradient of one part of the optimizer batch.
+
+        Returns:
+            The batch's loss after the last part, and 0 before.
+        """
         part: StepPart = inputs["step_part"]
         step = self.state.global_step
         if part.part == 0:

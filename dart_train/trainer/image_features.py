@@ -119,7 +119,7 @@ class ImageFeatures:
             del self.kept[name]
 
     def _expected_bytes(self, names: Iterable[str]) -> int:
-        """Return what the features of images will take; as those that are kept do, which are alike."""
+        """Return the expected size of the features of images: that of the kept features, per patch."""
         known = next(iter(self.kept.items()), None)
         if known is None:
             return 0

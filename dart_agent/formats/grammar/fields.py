@@ -301,7 +301,7 @@ def read_json(text: str, span: tuple[int, int] = (0, 0)) -> Any:
 
 
 def read_json_values(text: str, span: tuple[int, int] = (0, 0)) -> list[Any]:
-    """The values of JSON texts one after the other, or of one list of them. Raises `UnreadableError`."""
+    """Return the values of consecutive JSON texts, or of one JSON list. Raises `UnreadableError`."""
     try:
         value = read_json(text, span)
     except UnreadableError as problem:

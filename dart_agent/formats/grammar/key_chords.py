@@ -85,7 +85,7 @@ def _checked(text: str) -> str:
 
 
 def _apart(chord: Chord) -> list[Chord]:
-    """A chord, or its keys one by one where it names one twice."""
+    """Return a chord, or its keys one by one if it names a key twice."""
     if len(set(chord)) == len(chord):
         return [chord] if chord else []
     if _MODIFIERS.isdisjoint(chord):

@@ -55,7 +55,7 @@ class Member:
     """A trajectory of a complete group, later ones of greater numbers; the version that its staleness counts from.
 
     Attributes:
-        taught: steps of it that a teacher taught.
+        taught: number of its steps that a teacher taught.
     """
 
     rollout_id: int

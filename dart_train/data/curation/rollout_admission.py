@@ -42,7 +42,7 @@ class Backlog:
 
     Attributes:
         running: groups that were begun and lack members.
-        usable: share of these that will be ready one day, as of `usable_share`.
+        usable: share of these that will become ready, as `usable_share` estimates it.
         playing: rollouts of these that are not played yet, in full groups; None for all of them. A group that waits for
             its last member takes no desktops, but is one that a trainer will see.
     """

@@ -120,7 +120,7 @@ class Storage(ABC):
 
 
 class Directory(Storage):
-    """A directory of this machine, or one that it has mounted."""
+    """A directory on this machine or on a mounted file system."""
 
     def __init__(self, root: Path) -> None:
         self.where, self.directory = str(root), root

@@ -1,4 +1,4 @@
-"""Leases: which trainer has which groups, and what becomes of them. Functions of one write transaction each.
+"""Leases: which trainer holds which groups, and whether they were trained. Functions of one write transaction each.
 
 Invariants:
     - A group is in at most one held lease; its row and its members' rows change state together.
@@ -55,7 +55,7 @@ class TakenGroup:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A new lease, and which of its holder's it is."""
+    """A new lease, and its number among its holder's leases."""
 
     lease_id: str
     serial: int

@@ -1,8 +1,8 @@
 """Groups that are not waited for any longer, and what their rollouts are told. Functions of one transaction each.
 
 A group's slow last rollouts would hold back the others until they are stale. After `partial_after_s` it is settled with
-the members that it has: advantages are relative to those. Trajectories that arrive later are surplus, as for an expired
-group, so its rollouts are not continued (`closed`).
+the members that it has: advantages are relative to these members. Trajectories that arrive later are surplus, as for an
+expired group, so its rollouts are not continued (`closed`).
 """
 
 from collections.abc import Sequence

@@ -233,7 +233,7 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 def _renewal(
     table: sa.Table, run_id: str, numbers: dict[str, dict[Any, Any]], digests: dict[str, str]
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what makes a row of an archive one of this run and this database."""
+    """Return a function that turns a row of an archive into one of this run and this database."""
     times = [column.name for column in table.columns if isinstance(column.type, sa.TIMESTAMP)]
     own_number = table.name in _OWN_ID or table.name in ("serving", "curation_decision")
 

@@ -69,7 +69,7 @@ class Group:
         return tuple(trajectory.training_reward for trajectory in self.trajectories)
 
     def version(self, trajectory: Trajectory) -> int | None:
-        """The version that the staleness of a member counts from; None for one of the pool, which has no staleness."""
+        """Return the version that a member's staleness counts from; None for a success of the pool, which has none."""
         if trajectory.trajectory_id in self.injected or trajectory.source not in POLICY_SOURCES:
             return None
         return staleness_version(trajectory, self.staleness_by)
@@ -171,7 +171,7 @@ class LeasedGroups:
 
 
 class Leasing(Insight):
-    """One run's data as a trainer uses it."""
+    """One run's data, for a trainer."""
 
     def lease(
         self,

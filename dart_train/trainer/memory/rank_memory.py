@@ -189,7 +189,7 @@ def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int
 
 
 def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
-    """Return what all layers keep of a micro-batch, and what one of them takes meanwhile."""
+    """Return the memory that all layers keep for a micro-batch, and the temporary memory of one layer."""
     of_layer = token_bytes(size, half=setting.half)
     backward = (2 if setting.half else 4) * (2 * size.inner + 3 * size.hidden)
     kept = size.layers * of_layer

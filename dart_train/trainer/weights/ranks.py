@@ -1,4 +1,4 @@
-"""The processes that train together: who this one is, and the few things that they tell one another.
+"""The processes that train together: this process's place among them, and the messages between them.
 
 `torchrun` starts them, `transformers.TrainingArguments` joins them (gloo on CPUs, NCCL on GPUs). One process alone is
 the same code with nothing to tell.
@@ -110,8 +110,8 @@ class Ranks:
     def _complete_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[Tensor]:
         """Gradients that are not sharded, after a parameter that has one on some rank was given one on all.
 
-        One that has none anywhere keeps none, so that the optimizer treats it as in one process. Empty for one process:
-        it has nothing to share.
+        A weight without a gradient on every rank keeps no gradient, so that the optimizer treats it as in one process.
+        Empty for one process: it has nothing to share.
         """
         trained = [item for item in parameters if item.requires_grad and not isinstance(item, DTensor)]
         if self.count == 1 or not trained:
