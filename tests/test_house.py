@@ -19,6 +19,7 @@ from scripts import draw_rooms
 ROOT = Path(__file__).parents[1]
 PACKAGES = draw_rooms.PACKAGES  # each may import those before it
 LARGEST_ROOM = 16
+LONGEST_MODULE = 600
 LISTS = {"dart_agent.formats", "dart_agent.presets"}  # rooms that are lists of one kind
 SPECIAL = {"__init__", "__main__"}
 MODULES, GRAPH = draw_rooms.MODULES, draw_rooms.module_graph()
@@ -80,6 +81,11 @@ def test_rooms_can_be_surveyed():
     sizes = Counter(_room(module) for module in MODULES if module.rpartition(".")[2] not in SPECIAL)
     heaps = {room: size for room, size in sizes.items() if size > LARGEST_ROOM and room not in LISTS}
     assert not heaps
+
+
+def test_modules_can_be_surveyed():
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+    assert not {module: length for module, length in lengths.items() if length > LONGEST_MODULE}
 
 
 def test_basenames_say_their_noun_without_the_folder():
