@@ -3,7 +3,6 @@
 import ast
 
 import pytest
-from tests.dart_gym.desktops.input.test_keyboard_layouts import Editor
 
 from dart_gym.core.actions import KeyDown, KeyUp, Press, Type
 from dart_gym.desktops.base.desktop import ActionError, DesktopSpec, SettlePolicy
@@ -13,6 +12,7 @@ from dart_gym.desktops.osworld_vm.remote_input import decoded, encoded
 from dart_gym.desktops.osworld_vm.sent_program import SENT, module_source
 from dart_gym.desktops.xvfb.x_keys import KeyMemory
 from tests.dart_gym.desktops.test_drags import Program, parts
+from tests.dart_gym.desktops.test_keyboard_layouts import Editor
 
 TEXT = 'zyA!"<>|@€ é ß ф 中 Q1'
 KEYBOARDS = [
