@@ -26,6 +26,7 @@ from dart_agent.engines.base.engine import RequestRefused
 from dart_agent.grounding.attention_regions import THRESHOLD, candidates_of
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
 from dart_agent.grounding.pointer_prompt import SETTINGS, PointerPrompt
+from dart_agent.models.expert_weights import save_model
 from dart_agent.models.model_directory import companion_files
 from dart_agent.models.model_tokens import POINTER_TOKENS
 from dart_agent.models.pointer_head import FOLDER, PointerHead, head_weights
@@ -99,7 +100,7 @@ class PointerModel(nn.Module):
         made = target.with_name(f".{target.name}.partial")
         shutil.rmtree(made, ignore_errors=True)
         (made / FOLDER).mkdir(parents=True)
-        self.backbone.save_pretrained(made)
+        save_model(self.backbone, made)
         self.tokens.save(made / "tokenizer.json")
         for path in companion_files(self.source):
             if not (made / path.name).exists():

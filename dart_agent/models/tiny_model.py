@@ -1,7 +1,7 @@
 """Builds a tiny, untrained vision-language model: an ordinary Hugging Face directory of the Qwen-VL family.
 
 It is small enough to be trained on a CPU in minutes, and real in every other respect: Qwen's special tokens, chat
-template and image processor, so whatever loads Qwen2.5-VL (or Qwen2-VL, Qwen3-VL, Qwen3.5) loads it.
+template and image processor, so whatever loads Qwen2.5-VL (or another family of `FAMILIES`) loads it.
 
 The tokenizer is made for actions: frequent phrases, words and numbers are one token each, everything else falls
 back to single characters, and other Unicode to bytes; so every text can be encoded and decodes back exactly.
@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import Unigram
 
+from dart_agent.models.expert_weights import save_model
 from dart_agent.models.families.family import TinyShape
 from dart_agent.models.families.family_table import FAMILIES
 from dart_gym.core.errors import ConfigurationError
@@ -80,6 +81,7 @@ class TinyModelConfig:
         rope_theta: base of the rotary embedding; small for short prompts.
         matrix_std: initial spread of the matrices.
         edge_std: initial spread of the patch embedding and the output layer.
+        experts: of a layer, where the family is a mixture of them; two of them compute a token.
     """
 
     family: str = "qwen2_5_vl"
@@ -104,6 +106,7 @@ class TinyModelConfig:
     rope_theta: float = 10.0
     matrix_std: float = 0.06
     edge_std: float = 0.02
+    experts: int = 4
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -132,6 +135,7 @@ class TinyModelConfig:
             self.vision_layers,
             self.vision_intermediate_size,
             self.window,
+            self.experts,
         )
 
 
@@ -199,7 +203,7 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
                     parameter.normal_(0.0, config.edge_std if edge else config.matrix_std)
                 elif name.endswith("A_log"):  # transformers draws states that forget all within two tokens
                     parameter.uniform_(-5.0, -1.0)
-    model.save_pretrained(path)
+    save_model(model, path)
     write_processing(path, config)
     return path
 

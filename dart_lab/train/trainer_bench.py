@@ -125,8 +125,8 @@ class Workbench:
         self.screens = {name: rng.integers(0, 256, (height, width, 3), dtype=np.uint8) for name in names}
         self._rng = rng
         self.dtype = next(iter(self.model.parameters())).dtype
-        numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
-        self.size = ModelSize.of(self.model.config.to_dict(), numbers)
+        shapes = {name: tuple(item.shape) for name, item in base_model(self.model).named_parameters()}
+        self.size = ModelSize.of(self.model.config.to_dict(), shapes)
 
     def samples(self, window: Window) -> list[Sample]:
         """The steps of all trajectories under a window."""
@@ -233,8 +233,8 @@ class Workbench:
 
     @cached_property
     def _memory(self) -> StepMemory:
-        numbers = {name: item.numel() for name, item in self.model.named_parameters()}
-        return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), Setting())  # no limit: never asked
+        shapes = {name: tuple(item.shape) for name, item in self.model.named_parameters()}
+        return StepMemory(ModelSize.of(self.model.config.to_dict(), shapes), Setting())  # no limit: never asked
 
     def step_s(
         self, samples: list[Sample], *, run_dropped: bool = False, recorded: Sequence[float] | None = None

@@ -10,6 +10,8 @@ from dart_gym.commands.json_output import JsonOption, write_json
 from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Overrides, load
 from dart_train.config.run_config import ConfigError
 
+_MODEL_HELP = "a published size where the model is not here: Qwen2.5-VL's 3b or 7b, qwen3-vl-30b-a3b, qwen3.5-35b-a3b"
+
 
 def plan(
     config: ConfigPath,
@@ -19,7 +21,7 @@ def plan(
     gpu: Annotated[str | None, typer.Option(help="H200, H100, A100, L40S, or RTX 4090: for the time of a step")] = None,
     mfu: Annotated[float, typer.Option(min=0.01, max=1, help="share of the GPU's peak that training reaches")] = 0.4,
     host_memory: Annotated[float | None, typer.Option(min=1, help="GB of the machine's memory")] = None,
-    model: Annotated[str | None, typer.Option(help="3b or 7b, Qwen2.5-VL's, where the model is not here")] = None,
+    model: Annotated[str | None, typer.Option(help=_MODEL_HELP)] = None,
     steps: Annotated[int, typer.Option(min=1, help="of an episode")] = 15,
     response: Annotated[int, typer.Option(min=1, help="tokens of a response")] = 110,
     screen: Annotated[str, typer.Option(metavar="WxH", help="size of screenshots")] = "1920x1080",
@@ -34,6 +36,7 @@ def plan(
     from dart_train.plan.step_passes import Assumed
     from dart_train.preflight.problems import refuse
     from dart_train.preflight.run_check import check_elsewhere, check_run
+    from dart_train.trainer.memory.published_models import PUBLISHED
 
     loaded = load(config, overrides, None)
     elsewhere = any(value is not None for value in (gpus, gpu_memory, host_memory, model))
@@ -44,7 +47,7 @@ def plan(
         else check_run(loaded, DEFAULT_RUNS_DIR)
     )
     if size is None:
-        refuse([*checked.problems, "to plan without the model here, name its size: --model 3b or --model 7b"])
+        refuse([*checked.problems, f"to plan without the model here, name its size: --model {' or '.join(PUBLISHED)}"])
         return
     machine = this_machine()
     if gpus is not None:

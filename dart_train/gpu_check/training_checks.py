@@ -28,7 +28,8 @@ from dart_train.gpu_check.device_checks import GIB
 from dart_train.gpu_check.outcome import Outcome, Status
 from dart_train.gpu_check.text_batch import RESPONSE_SHARE, text_batch
 from dart_train.trainer.attention.model_attention import take_over
-from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
+from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.published_models import PUBLISHED, published_shapes
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, rank_memory
 from dart_train.trainer.memory.resident_memory import PeakMemory
 from dart_train.trainer.policy_logprobs import Policy
@@ -90,17 +91,9 @@ def step_shape(device: str, free_bytes: int) -> StepShape:
 def model_size(shape: StepShape) -> ModelSize:
     """Return the sizes of a shape, without its vision tower's blocks."""
     text = shape.text | {"num_hidden_layers": shape.layers}
-    width, inner = text["hidden_size"], text["intermediate_size"]
-    keys = width // text["num_attention_heads"] * text["num_key_value_heads"]
-    layer = 2 * width * width + width + 2 * (width + 1) * keys + 3 * width * inner + 2 * width
-    embeddings = text["vocab_size"] * width
-    numbers = {
-        "model.layers.all": layer * shape.layers,
-        "model.embed_tokens.weight": embeddings,
-        "model.norm.weight": width,
-        "lm_head.weight": embeddings,
-    }
-    return ModelSize.of({"text_config": text, "vision_config": PUBLISHED["7b"]["vision_config"]}, numbers)
+    config = PUBLISHED["7b"] | {"text_config": text}
+    shapes = {name: shape for name, shape in published_shapes(config).items() if "visual." not in name}
+    return ModelSize.of(config, shapes)
 
 
 def planned_memory(shape: StepShape, tokens: int, *, half: bool) -> RankMemory:

@@ -11,7 +11,8 @@ from dart_train.core.device_peaks import peak_flops
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine
 from dart_train.processes.demo_models import DEMO_MODELS, demo_model
-from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
+from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.published_models import PUBLISHED
 
 
 def this_machine() -> Machine:

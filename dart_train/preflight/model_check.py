@@ -88,13 +88,18 @@ def _trainable(config: RunConfig, directory: Path) -> Iterator[str]:
         yield f"rollout.engine.options.max_length {length} is above the model's {places} positions: lower it"
     trainer = config.trainer
     if trainer.use_peft and trainer.lora_target_modules:
-        yield from lora_problems(trainer.lora_target_modules, names)
+        mixture = text.get("num_experts") or text.get("num_local_experts")
+        more = "; experts that tokens are routed to get no adapter" if mixture else ""
+        yield from (problem + more for problem in lora_problems(trainer.lora_target_modules, names))
     if trainer.fsdp and (directory / "pointer_head.safetensors").is_file():
         yield f"trainer.fsdp: {directory} has a pointer head, which is not cut among ranks: train it without fsdp"
 
 
 def layer_names(directory: Path) -> frozenset[str]:
-    """Names of the layers with weights, as files and as models in memory have them; empty without safetensors files."""
+    """Names of the layers with weights, as files and as models in memory have them; empty without safetensors files.
+
+    Experts that tokens are routed to are no layers in memory, but parts of one tensor: they get no adapter.
+    """
     index = directory / INDEX
     keys: set[str] = set()
     if index.is_file():
@@ -103,7 +108,7 @@ def layer_names(directory: Path) -> frozenset[str]:
         for file in sorted(directory.glob("*.safetensors")):
             with safe_open(file, framework="np") as weights:
                 keys |= set(weights.keys())
-    stored = {key.rpartition(".")[0] for key in keys if key.endswith(".weight")}
+    stored = {key.rpartition(".")[0] for key in keys if key.endswith(".weight") and ".mlp.experts." not in key}
     memory = {re.sub(r"^model\.(?=layers|embed|norm)", "model.language_model.", name) for name in stored}
     memory |= {re.sub(r"^visual\.", "model.visual.", name) for name in stored}
     memory |= {re.sub(r"^language_model\.model\.", "model.language_model.", name) for name in stored}

@@ -217,7 +217,7 @@ class DartGRPOTrainer(ShardedTrainer):
 
     def _step_memory(self, args: DartGRPOConfig) -> StepMemory:
         """Return a tracker of the device memory that steps use on this rank, with its limit."""
-        numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
+        shapes = {name: tuple(item.shape) for name, item in base_model(self.model).named_parameters()}
         setting = Setting(
             ranks=self.ranks.count,
             sharded=bool(args.fsdp),
@@ -237,7 +237,7 @@ class DartGRPOTrainer(ShardedTrainer):
         limit = args.device_memory_mb << 20 if args.device_memory_mb else None
         if limit is None and args.fsdp and args.device.type == "cuda":
             limit = usable_bytes(torch.cuda.mem_get_info(args.device)[1], self.ranks.count)
-        return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), setting, limit)
+        return StepMemory(ModelSize.of(self.model.config.to_dict(), shapes), setting, limit)
 
     def _reduces_once(self, args: DartGRPOConfig) -> bool:
         """Return whether sharded ranks put their gradients together once a step."""

@@ -1,4 +1,4 @@
-"""PyTorch's count of operations on a CPU, attention included."""
+"""PyTorch's count of operations on a CPU, attention and products in groups included."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, output:
     return 2 * _attention(query, key, value, dropout, causal)
 
 
+def _grouped(left: Any, right: Any, *_: Any, **more: Any) -> float:
+    """Operations of rows in groups by a matrix for each group, or of the gradient of such matrices."""
+    return 2 * left[0] * left[1] * right[-1]
+
+
 _OPERATORS = torch.ops.aten
 _ON_CPU = {
     _OPERATORS._scaled_dot_product_flash_attention_for_cpu: _attention,
     _OPERATORS._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _OPERATORS._grouped_mm: _grouped,
 }

@@ -4,7 +4,8 @@ The arithmetic is that of `Qwen2VLTextModel`, `Qwen2_5_VLTextModel`, `Qwen3VLTex
 live parameters of their submodules; what is left out is the bookkeeping around it (mask building, cache growth, hooks),
 which for a small model costs more than the arithmetic. Qwen3-VL differs in two things: queries and keys are normalised
 by head, and features of deeper vision layers are added to the images' places after the first text layers. Qwen3.5
-normalises so too, rotates a part of each head, gates what attention gives, and has recurrent layers.
+normalises so too, rotates a part of each head, gates what attention gives, and has recurrent layers. Of mixtures of
+experts the model's own module runs, router included.
 """
 
 from __future__ import annotations

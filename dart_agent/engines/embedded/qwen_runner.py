@@ -30,6 +30,7 @@ from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
 from dart_agent.engines.embedded.decoder import Decoder
 from dart_agent.engines.embedded.prefixes import Prefixes
 from dart_agent.engines.embedded.vision_tower import Tower
+from dart_agent.models.expert_weights import in_memory
 from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -170,6 +171,7 @@ class QwenRunner:
         own = self.model.state_dict()
         # Published Qwen3.5 holds a head that predicts several tokens ("mtp."), which transformers does not load either.
         loaded = {_current_name(name): tensor for name, tensor in loaded.items() if not name.startswith("mtp.")}
+        loaded = in_memory(loaded, {name: tuple(tensor.shape) for name, tensor in own.items()})
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         missing, extra = own.keys() - loaded.keys() - tied, loaded.keys() - own.keys()
         wrong = [name for name in own.keys() & loaded.keys() if own[name].shape != loaded[name].shape]

@@ -2,7 +2,7 @@
 
 In common, and therefore nowhere here: Qwen's chat layout and special tokens, an image processor that `VisionSpec`
 reads, three-dimensional rotary positions, a tower `model.visual`, text layers `model.language_model.layers` (which may
-be recurrent: those have a `linear_attn`), a head `lm_head`.
+be recurrent: those have a `linear_attn`; or mixtures of experts: those have an `mlp.experts`), a head `lm_head`.
 
 A new family is one file beside this one and its line in `family_table`. The tests of every family (engine, forward
 pass, feature cache, fingerprints, `dart-train bench parity`) read the table, so they hold it as soon as it is there.
@@ -25,6 +25,7 @@ class TinyShape:
         vision_hidden_size: width of the vision tower.
         vision_intermediate_size: width of the tower's feed-forward part.
         window: patches a side of the tower's attention windows; 0 where every block attends to whole images.
+        experts: of a layer, in families that are mixtures of them.
     """
 
     hidden_size: int
@@ -34,6 +35,16 @@ class TinyShape:
     vision_layers: int
     vision_intermediate_size: int
     window: int = 0
+    experts: int = 4
+
+
+def tiny_experts(shape: TinyShape) -> dict[str, Any]:
+    """Experts of a tiny mixture. No matrix is square, so that files show which of its sides comes first."""
+    return {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": min(2, shape.experts),
+        "moe_intermediate_size": shape.hidden_size * 3 // 4,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,10 @@ class Family:
             layers: engine and trainer carry as many levels of features as the tower gives.
         whole_blocks: blocks of the tower that attend to whole images, given its configuration; the others attend to
             windows.
-        adapted_layers: regular expression of the layers that get a LoRA adapter unless others are named.
+        adapted_layers: regular expression of the layers that get a LoRA adapter unless others are named; experts that
+            tokens are routed to get none.
+        mixture: whether text layers are mixtures of experts, at `mlp.experts`.
+        swapped_experts: whether files hold the experts' matrices with the inputs' side first; see `expert_weights`.
     """
 
     model_type: str
@@ -65,6 +79,8 @@ class Family:
     deepstack: bool = False
     whole_blocks: Callable[[Any], frozenset[int]] = lambda vision_config: frozenset(range(vision_config.depth))
     adapted_layers: str = LANGUAGE_LAYERS
+    mixture: bool = False
+    swapped_experts: bool = False
 
     def levels(self, vision_config: Any) -> int:
         """How many vectors the tower gives for each token of an image: its embedding, and those of deeper blocks."""

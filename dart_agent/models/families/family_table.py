@@ -8,10 +8,14 @@ from dart_agent.models.families.family import Family
 from dart_agent.models.families.qwen2_5_vl import QWEN2_5_VL
 from dart_agent.models.families.qwen2_vl import QWEN2_VL
 from dart_agent.models.families.qwen3_5 import QWEN3_5
+from dart_agent.models.families.qwen3_5_moe import QWEN3_5_MOE
 from dart_agent.models.families.qwen3_vl import QWEN3_VL
+from dart_agent.models.families.qwen3_vl_moe import QWEN3_VL_MOE
 from dart_gym.core.errors import ConfigurationError
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_5)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_5, QWEN3_VL_MOE, QWEN3_5_MOE)
+}
 
 
 def family_of(config: Any) -> Family:

@@ -1,15 +1,19 @@
 """Qwen3.5: most text layers are recurrent, the others have gated attention; a tower as Qwen3-VL's, without deepstack.
 
 Three of four text layers are Gated DeltaNet, and of attention's heads a quarter is rotated; see Qwen/Qwen3.5-27B's
-configuration and `Qwen3_5TextConfig` of transformers. Its mixtures of experts (`qwen3_5_moe`) are another family.
+configuration and `Qwen3_5TextConfig` of transformers. Its mixtures of experts are a family of their own: `qwen3_5_moe`.
 """
 
 from typing import Any
 
 from dart_agent.models.families.family import LANGUAGE_LAYERS, Family, TinyShape
 
+ADAPTED_LAYERS = LANGUAGE_LAYERS.replace("down_proj", "down_proj|in_proj_qkv|in_proj_z|out_proj")
+"""Those of the recurrent layers too."""
 
-def _tiny_text(shape: TinyShape) -> dict[str, Any]:
+
+def tiny_text(shape: TinyShape) -> dict[str, Any]:
+    """Both kinds of layers."""
     head = 2 * shape.hidden_size // shape.heads  # half of which is rotated, as much as in other families
     return {
         "head_dim": head,
@@ -23,7 +27,8 @@ def _tiny_text(shape: TinyShape) -> dict[str, Any]:
     }
 
 
-def _tiny_vision(shape: TinyShape) -> dict[str, Any]:
+def tiny_vision(shape: TinyShape) -> dict[str, Any]:
+    """A tower with learned positions."""
     return {
         "hidden_size": shape.vision_hidden_size,
         "intermediate_size": shape.vision_intermediate_size,
@@ -38,7 +43,7 @@ QWEN3_5 = Family(
     processor="Qwen3VLProcessor",
     own_tokenizer=True,
     patch_size=16,
-    tiny_text=_tiny_text,
-    tiny_vision=_tiny_vision,
-    adapted_layers=LANGUAGE_LAYERS.replace("down_proj", "down_proj|in_proj_qkv|in_proj_z|out_proj"),
+    tiny_text=tiny_text,
+    tiny_vision=tiny_vision,
+    adapted_layers=ADAPTED_LAYERS,
 )

@@ -5,7 +5,8 @@ from typing import Any
 from dart_agent.models.families.family import Family, TinyShape
 
 
-def _tiny_vision(shape: TinyShape) -> dict[str, Any]:
+def tiny_vision(shape: TinyShape) -> dict[str, Any]:
+    """A tower with learned positions, whose deeper features are used too."""
     # Two levels at most: each needs a text layer to be added to.
     levels = list(range(min(2, shape.vision_layers, shape.layers)))
     return {
@@ -22,6 +23,6 @@ QWEN3_VL = Family(
     classes="Qwen3VL",
     patch_size=16,
     tiny_text=lambda shape: {"head_dim": shape.hidden_size // shape.heads},
-    tiny_vision=_tiny_vision,
+    tiny_vision=tiny_vision,
     deepstack=True,
 )

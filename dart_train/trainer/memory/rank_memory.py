@@ -122,11 +122,17 @@ def moments_of(optimizer: str) -> int:
 
 
 def token_bytes(size: ModelSize, *, half: bool) -> int:
-    """Return what a token keeps of one text layer for the backward pass."""
+    """Return what a token keeps of one text layer for the backward pass.
+
+    Of a mixture also what goes into each expert that computes it, and what comes out.
+    """
     width = size.hidden + size.heads_width
     keys = size.keys_width
     inner = size.inner
-    return 18 * width + 4 * keys + 8 * inner if half else 20 * width + 8 * keys + 16 * inner
+    routed = size.routed * size.hidden
+    if half:
+        return 18 * width + 4 * keys + 8 * inner + 4 * routed
+    return 20 * width + 8 * keys + 16 * inner + 8 * routed
 
 
 def patch_bytes(size: ModelSize, *, half: bool) -> int:
@@ -138,17 +144,18 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
     """Return what a rank's device holds, by cause."""
     parts = setting.ranks if setting.sharded else 1
     adapter = size.adapter(setting.lora_rank)
-    trained = adapter // parts if adapter else size.language // parts
+    part = size.of_rank(parts)
+    trained = adapter // parts if adapter else part
     trained += size.tower if setting.trains_tower else 0
     whole = 4 * (adapter or size.language)
     once = whole <= WHOLE_GRADIENTS if setting.reduce_once is None else setting.reduce_once
     number, base = 2 if setting.half else 4, 2 if setting.half_base else 4
     cast = setting.half and not setting.sharded and not setting.half_base
     held = {
-        "weights": base * (size.language // parts + size.tower) + 4 * (adapter // parts),
+        "weights": base * (part + size.tower) + 4 * (adapter // parts),
         "gradients": 4 * trained + (whole if setting.sharded and once else 0),
         "optimizer": 0 if setting.offload_optimizer else setting.moments * trained,
-        "reference": 4 * (size.language // parts + size.tower) if setting.reference else 0,
+        "reference": 4 * (part + size.tower) if setting.reference else 0,
     }
     passes = {
         "gathered layers": _gathered(size, setting, number, trains_weights=not adapter),
@@ -191,7 +198,7 @@ def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int
 def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
     """Return the memory that all layers keep for a micro-batch, and the temporary memory of one layer."""
     of_layer = token_bytes(size, half=setting.half)
-    backward = (2 if setting.half else 4) * (2 * size.inner + 3 * size.hidden)
+    backward = (2 if setting.half else 4) * (2 * size.inner + (3 + size.routed) * size.hidden)
     kept = size.layers * of_layer
     if setting.checkpointing:
         kept = of_layer + (0 if setting.offload_activations else _kept(size))

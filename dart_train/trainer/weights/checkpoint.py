@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from dart_agent.models.expert_weights import save_model
 from dart_agent.models.model_directory import TRAINER_STATE, companion_files
 from dart_gym.utils import durable_files
 from dart_train.core.digests import first_difference, write_digests
@@ -60,7 +61,7 @@ def write_model(
         )
 
     def save(path: Path) -> None:
-        base_model(taken.model).save_pretrained(path, state_dict=taken.weights)
+        save_model(base_model(taken.model), path, taken.weights)
         _say_dtype(path / "config.json", taken.dtype)
 
     def fingerprint(path: Path) -> Fingerprint:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dart_agent.models.expert_weights import as_published
+from dart_agent.models.families.family_table import family_of
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.trainer.weights.adapters import base_model, merged_weights
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
@@ -26,7 +28,10 @@ from dart_train.trainer.weights.sharding import is_sharded, through
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Data that the main rank writes; on other ranks without weights (adapters merged) and fingerprint."""
+    """Data that the main rank writes; on other ranks without weights (adapters merged) and fingerprint.
+
+    Weights are as files hold them (`expert_weights.as_published`), by their names in memory.
+    """
 
     model: Any
     weights: dict[str, Tensor]
@@ -44,7 +49,8 @@ def snapshot(model: Any, model_dir: str | Path, ranks: Ranks = ALONE) -> Snapsho
     with torch.no_grad():
         for name, tensor in _whole(model):
             if ranks.is_main:
-                weights[name] = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None, copy=True)
+                own = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None, copy=True)
+                weights[name] = own.contiguous()
         answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
     return Snapshot(model, weights, dtype, answers)
 
@@ -63,6 +69,8 @@ def _whole(model: Any) -> Iterator[tuple[str, Tensor]]:
     found = base_model(model).state_dict() if merged is None else merged
     for copy in getattr(base_model(model), "all_tied_weights_keys", None) or {}:
         found.pop(copy, None)  # a tied head: the file has the embeddings only
+    family = family_of(base_model(model).config)
+    found = {name: as_published(name, tensor, family) for name, tensor in found.items()}
     for name in list(found):
         tensor = found.pop(name)  # at most one more than the main rank keeps
         yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -47,3 +47,13 @@ def test_vllm_agrees_with_the_trainer_on_qwen3_5(tmp_path):
     model = build_tiny_model(tmp_path, seed=11, config=dataclasses.replace(tiny_config(), family="qwen3_5"))
     engines = gaps_of_engine(model, "bfloat16")
     assert all(item.agrees for item in engines), engines
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("qwen3_vl_moe", "float32"), ("qwen3_5_moe", "bfloat16")])
+def test_vllm_agrees_with_the_trainer_on_mixtures_of_experts(family, dtype, tmp_path):
+    """It reads experts as they were published, whose sides another layout would swap without an error."""
+    model = build_tiny_model(tmp_path, seed=11, config=dataclasses.replace(tiny_config(), family=family))
+    engines = gaps_of_engine(model, dtype)
+    if dtype == "float32":
+        assert max(item.largest for item in engines) < 1e-3
+    assert all(item.agrees for item in engines), engines

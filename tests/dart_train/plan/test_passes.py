@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,18 +74,22 @@ def test_a_lease_of_the_shipped_7b_takes_three_quarters_of_what_it_took_at_most(
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-    "trainer",
+    ("trainer", "family"),
     [
-        {"freeze_vision": True},
-        {"mini_batches": 2, "old_logprobs": "recompute", "beta": 0.1, "gradient_checkpointing": True},
-        {"use_peft": True, "lora_r": 4, "beta": 0.1, "top_entropy_quantile": 0.99999, "num_iterations": 2,
-         "old_logprobs": "recompute"},
+        ({"freeze_vision": True}, "qwen2_5_vl"),
+        ({"mini_batches": 2, "old_logprobs": "recompute", "beta": 0.1, "gradient_checkpointing": True},
+         "qwen2_5_vl"),
+        ({"use_peft": True, "lora_r": 4, "beta": 0.1, "top_entropy_quantile": 0.99999, "num_iterations": 2,
+         "old_logprobs": "recompute"}, "qwen2_5_vl"),
+        ({"freeze_vision": True, "beta": 0.1}, "qwen3_vl_moe"),
+        ({"use_peft": True, "lora_r": 4}, "qwen3_vl_moe"),
     ],
-    ids=["plain", "as the 7B", "adapter"],
+    ids=["plain", "as the 7B", "adapter", "mixture", "adapter of a mixture"],
 )  # fmt: skip
-def test_planned_operations_are_those_that_pytorch_counts(trainer, tmp_path):
+def test_planned_operations_are_those_that_pytorch_counts(trainer, family, tmp_path):
+    """Of a mixture of 16 experts two compute a token, and count."""
     config = a_run(trainer)
-    build_tiny_model(tmp_path, config=SHAPE)
+    build_tiny_model(tmp_path, config=replace(SHAPE, family=family, experts=16))
     counted, assumed = _count(config, tmp_path)
     size = ModelSize.of_directory(tmp_path)
     planned = sum(one.flops for one in passes(config, size, rank_setting(config, 1), assumed, responses=1))

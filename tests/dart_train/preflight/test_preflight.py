@@ -191,6 +191,17 @@ def test_layers_of_an_adapter(targets, word, machine, model):
     assert any(word in problem for problem in found) if word else found == []
 
 
+@pytest.mark.train
+def test_experts_get_no_adapter(machine, tmp_path):
+    machine(0)
+    shape = TinyModelConfig(family="qwen3_vl_moe", hidden_size=32, layers=1, vision_hidden_size=32, vision_layers=1)
+    path, targets = build_tiny_model(tmp_path / "mixture", config=shape), "[q_proj, gate_up_proj]"
+    (problem,) = problems(
+        QUICK, f"model.path={path}", "trainer.use_peft=true", f"trainer.lora_target_modules={targets}"
+    )
+    assert "no layer 'gate_up_proj'" in problem and "experts that tokens are routed to get no adapter" in problem
+
+
 # --- machines ---------------------------------------------------------------------------------------------------
 
 

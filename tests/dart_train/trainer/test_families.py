@@ -165,6 +165,40 @@ def test_head_is_in_float32_under_autocast_and_for_half_weights(family):
     assert (found[0] - exact.float()).abs().max() < 1e-4
 
 
+@pytest.fixture(scope="module", params=[name for name, family in FAMILIES.items() if family.mixture])
+def mixture(request, tmp_path_factory) -> Family:
+    return Family(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_experts_in_groups_are_those_one_after_the_other(mixture):
+    """Products by groups of tokens, as they are trained, beside transformers' loop over the experts."""
+    model, sample = mixture.model, mixture.samples()[2]
+    assert model.config.text_config._experts_implementation == "grouped_mm"
+    found: list[dict[str, Tensor]] = []
+    for way in ("grouped_mm", "eager"):
+        model.set_experts_implementation(way)
+        logprobs, _ = response_logprobs(model, mixture.collator()([sample]), mixture.tokens.suppressed_ids)
+        logprobs.sum().backward()
+        found.append(gradients(model))
+    model.set_experts_implementation("grouped_mm")
+    assert_close(*found)
+    trained = {name.rpartition("mlp.")[2] for name in found[0] if ".mlp.experts." in name or ".mlp.gate." in name}
+    assert trained == {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}
+
+
+def test_the_router_s_own_loss_is_not_trained(mixture):
+    """A configuration that asks for it changes transformers' loss, and no gradient of ours."""
+    model, text, sample = mixture.model, mixture.model.config.text_config, mixture.samples()[2]
+    found: list[dict[str, Tensor]] = []
+    for asked in (False, True):
+        text.output_router_logits = asked
+        logprobs, _ = response_logprobs(model, mixture.collator()([sample]), mixture.tokens.suppressed_ids)
+        logprobs.sum().backward()
+        found.append(gradients(model))
+    text.output_router_logits = False
+    assert_close(*found)
+
+
 def _changed(model_dir: Path, target: Path, **values: Any) -> Path:
     target.mkdir()
     for file in model_dir.iterdir():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -39,10 +41,11 @@ def test_metrics_of_a_step():
 
 
 @pytest.mark.train
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl_moe"])
 @pytest.mark.parametrize("adapter", [False, True])
-def test_reported_operations_are_those_that_pytorch_counts(adapter, tmp_path):
+def test_reported_operations_are_those_that_pytorch_counts(adapter, family, tmp_path):
     torch.manual_seed(0)
-    build_tiny_model(tmp_path, config=SHAPE)
+    build_tiny_model(tmp_path, config=replace(SHAPE, family=family))
     model = load_model(tmp_path).train()
     if adapter:
         model.model.visual.requires_grad_(False)

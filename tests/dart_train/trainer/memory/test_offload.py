@@ -91,8 +91,8 @@ def test_gradients_are_the_same_where_layers_keep_their_inputs_elsewhere(
     text = model.config.text_config
     kept = [one for one in moved if one.shape[-1] == text.hidden_size and one.ndim == 3]
     setting = Setting(checkpointing=True, offload_activations=True)
-    numbers = {name: item.numel() for name, item in model.named_parameters()}
-    size = ModelSize.of(model.config.to_dict(), numbers)
+    shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
+    size = ModelSize.of(model.config.to_dict(), shapes)
     planned = rank_memory(size, setting, Work(batch.input_ids.numel(), batch.num_tokens)).activations_on_host
     assert sum(one.nbytes for one in kept) == planned == text.num_hidden_layers * batch.input_ids.numel() * 4 * 32
 

@@ -43,6 +43,32 @@ def test_a_model_built_without_weights_is_the_one_that_is_loaded(family, lora, t
             torch.testing.assert_close(left, right, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.mixture])
+def test_ranks_read_their_experts_from_all_layouts(family, tmp_path):
+    """As published, as in memory, and with a matrix for each expert, of which one may be missing."""
+    config = TinyModelConfig(family=family, hidden_size=32, layers=1, vision_hidden_size=32, vision_layers=1, experts=3)
+    model_dir = build_tiny_model(tmp_path / "model", config=config)
+    whole = load_model(model_dir)
+    named = dict(whole.state_dict())
+    name = "model.language_model.layers.0.mlp.experts.gate_up_proj"
+    published = load_file(model_dir / "model.safetensors")
+    tensors = published.pop(name)
+    alone = {
+        name.replace("gate_up_proj", f"{expert}.{kind}_proj.weight"): part.contiguous()
+        for expert, matrix in enumerate(named[name])
+        for kind, part in zip(("gate", "up"), matrix.chunk(2), strict=True)
+    }
+    for layout in ({name: tensors}, {name: named[name]}, alone):
+        save_file(published | layout, model_dir / "model.safetensors", {"format": "pt"})
+        model = empty_model(model_dir)
+        fill(model, sources(model, model_dir), torch.device("cpu"), ALONE)
+        torch.testing.assert_close(dict(model.state_dict()), named, atol=0, rtol=0)
+    del alone[name.replace("gate_up_proj", "1.up_proj.weight")]
+    save_file(published | alone, model_dir / "model.safetensors", {"format": "pt"})
+    with pytest.raises(TrainingError, match=rf"lacks 1 of the model's weights, such as {name}"):
+        sources(empty_model(model_dir), model_dir)
+
+
 @pytest.fixture
 def broken(model_dir, tmp_path) -> Path:
     return Path(shutil.copytree(model_dir, tmp_path / "model"))
