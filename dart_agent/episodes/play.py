@@ -182,6 +182,7 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
         engine=generation.engine,
         finish_reason=generation.finish_reason,
         entropy=generation.entropy,
+        routing=generation.routing,
     )
 
 

@@ -55,6 +55,7 @@ _END = tuple(
 )
 _STEP_FIELDS = frozenset(field.name for field in fields(Step)) - {"pixels"}
 _STEP_SELDOM: dict[str, Any] = {
+    "routing": b"",
     "advice": "",
     "target_ids": (),
     "teacher_logprobs": (),

@@ -87,8 +87,10 @@ def _trainable(config: RunConfig, directory: Path) -> Iterator[str]:
     if isinstance(length, int) and isinstance(places, int) and length > places:
         yield f"rollout.engine.options.max_length {length} is above the model's {places} positions: lower it"
     trainer = config.trainer
+    mixture = text.get("num_experts") or text.get("num_local_experts")
+    if trainer.replay_routing and not mixture:
+        yield f"trainer.replay_routing is for mixtures of experts, and {directory} is none: leave it out"
     if trainer.use_peft and trainer.lora_target_modules:
-        mixture = text.get("num_experts") or text.get("num_local_experts")
         more = "; experts that tokens are routed to get no adapter" if mixture else ""
         yield from (problem + more for problem in lora_problems(trainer.lora_target_modules, names))
     if trainer.fsdp and (directory / "pointer_head.safetensors").is_file():

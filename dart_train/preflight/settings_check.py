@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dart_agent.engines.kinds.vllm_server import REPORT_ROUTING
 from dart_gym.core.suggestions import suggest
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.utils.plugins import Registry
@@ -51,7 +52,12 @@ CHECKED_HERE = frozenset({
 
 def settings_problems(config: RunConfig, ranks: int) -> list[str]:
     """Return everything that is wrong with the settings of a run whose trainer has `ranks` ranks."""
-    found = [*_plugins(config), *_sections(config), *found_by(config.data.database_url, config.cluster.token)]
+    found = [
+        *_plugins(config),
+        *_sections(config),
+        *_engines(config),
+        *found_by(config.data.database_url, config.cluster.token),
+    ]
     if config.trainer.kind != OUR_TRAINER:
         return found
     own = list(_trainer(config))
@@ -156,12 +162,22 @@ def _sections(config: RunConfig) -> Iterator[str]:
         yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"
     if trainer.supervised_coef and not config.demonstrations.per_task and not warmup.pool_sources:
         yield "trainer.supervised_coef needs demonstrations: set demonstrations.per_task, or supervised_coef to 0"
+
+
+def _engines(config: RunConfig) -> Iterator[str]:
+    """What engines are asked for that they cannot do."""
+    rollout = config.rollout
     options = rollout.engine.options
     length = options.get("max_length") if isinstance(options, dict) else None
     if isinstance(length, int) and rollout.sampling.max_tokens >= length:
         yield (
             f"rollout.sampling.max_tokens {rollout.sampling.max_tokens} leaves no room for a prompt in "
             f"rollout.engine.options.max_length {length}: lower the one or raise the other"
+        )
+    if config.trainer.replay_routing and not rollout.engine.urls and not rollout.engine.servers()[0][0].reports_routing:
+        yield (
+            "trainer.replay_routing asks for the experts that the engine took, and a server of rollout.engine does not "
+            f"report them: add {REPORT_ROUTING} to rollout.engine.options.options, or leave it out"
         )
     if rollout.sync.transfer == "nccl" and config.resources.engine_gpus == 0:
         yield "rollout.sync.transfer nccl is between GPUs, and resources.engine_gpus is 0: set transfer to files or tcp"

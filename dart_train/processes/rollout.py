@@ -62,7 +62,11 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
             token=context.config.cluster.token(),
             weights=Weights(newest.path, newest.version, newest.url),
             make_policy=make_policy(
-                newest.path, context.config.agent, config.sampling, entropy=context.config.trainer.recorded_entropies
+                newest.path,
+                context.config.agent,
+                config.sampling,
+                entropy=context.config.trainer.recorded_entropies,
+                routing=context.config.trainer.replay_routing,
             ),
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,

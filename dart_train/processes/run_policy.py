@@ -13,13 +13,29 @@ from dart_train.rollout.settings.rollout_config import SamplingConfig
 
 
 def make_policy(
-    model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig, *, entropy: bool = False
+    model_dir: str | Path,
+    agent: AgentConfig,
+    sampling: SamplingConfig,
+    *,
+    entropy: bool = False,
+    routing: bool = False,
 ) -> Callable[[Engine], Policy]:
     """Return a factory of policies that share one model's tokenizer and image processing.
 
-    `entropy`: whether responses are recorded with their mean entropy, also where the engine has to be asked for it.
+    Args:
+        model_dir: whose tokenizer and image processor they use.
+        agent: how they prompt and read.
+        sampling: how they sample.
+        entropy: whether responses are recorded with their mean entropy, also where the engine has to be asked for it.
+        routing: whether they are recorded with the experts that computed each token.
     """
-    chosen = Sampling(max_tokens=sampling.max_tokens, temperature=sampling.temperature, training=True, entropy=entropy)
+    chosen = Sampling(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        training=True,
+        entropy=entropy,
+        routing=routing,
+    )
     if agent.planner:
         return planned_policies(model_dir, chosen, InstructionPlanner(), patience=agent.patience)
     return model_policies(model_dir, agent, chosen, agent.format)

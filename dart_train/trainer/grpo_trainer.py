@@ -42,6 +42,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.training_alarms import ENGINE_GAP_EXACT, PREFIX, AlarmBoard
 from dart_train.trainer.attention.kernels import check_kernel, choose_backends
+from dart_train.trainer.attention.routing_replay import experts_of_a_token
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
@@ -274,6 +275,15 @@ class DartGRPOTrainer(ShardedTrainer):
             self.ref_model = self.model if adapter_off else self._frozen_model(ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
 
+    def _routing_width(self) -> int:
+        """Experts that compute a token, where the engine's choice of them is replayed; else 0."""
+        if not self.args.replay_routing:
+            return 0
+        width = experts_of_a_token(self.model.config.text_config)
+        if not width:
+            raise ValueError("replay_routing is for mixtures of experts, and the model is none: leave it out")
+        return width
+
     def _collator(self, tokens: ModelTokens, data: Leasing) -> Collator:
         return Collator(
             tokens,
@@ -282,6 +292,7 @@ class DartGRPOTrainer(ShardedTrainer):
             share_prompts=self.args.share_prompts,
             merge_prefixes=self.args.merge_prefixes,
             pack_rows=self.args.pack_rows,
+            routing_width=self._routing_width(),
             max_length=self.model.config.text_config.max_position_embeddings,
         )
 

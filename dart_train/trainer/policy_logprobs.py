@@ -5,8 +5,9 @@ once: of a micro-batch, or of a whole optimizer batch with `ImageFeatures`. Qwen
 public parts: `get_image_features`, embeddings, `language_model`, `lm_head`; what differs between families is in
 `dart_agent.models.families`. The head runs in float32 regardless of the other layers, since a log-probability is a
 difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. Where a prompt ends in <ACTOR>, the id that
-follows is a patch, and the model's pointer head says how likely it is. The reference is a second copy of the weights,
-or the model that is trained with its adapter switched off, which costs no memory.
+follows is a patch, and the model's pointer head says how likely it is. A mixture's routers choose the experts that the
+engine recorded, where a batch has them. The reference is a second copy of the weights, or the model that is trained
+with its adapter switched off, which costs no memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from dart_agent.models.families.family_table import family_of
 from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead
 from dart_train.trainer.attention.kernels import Attention
 from dart_train.trainer.attention.model_attention import take_over
+from dart_train.trainer.attention.routing_replay import Replay
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import MicroBatch
 from dart_train.trainer.image_features import ImageFeatures, features_pay
@@ -133,11 +135,14 @@ def response_logprobs(
     model = base_model(model)
     take_over(model)
     embeddings, deeper = _embeddings(model, batch, features, kernel)
+    replay = None
+    if batch.routing is not None:
+        replay = Replay.of(model.model.language_model, batch.predict_index, batch.routing)
     hidden = model.model.language_model(
         inputs_embeds=embeddings,
         position_ids=batch.position_ids,
         use_cache=False,
-        segments=Attention(batch.layout, kernel),
+        segments=Attention(batch.layout, kernel, replay),
         **deeper,
     ).last_hidden_state
     predicting = hidden.flatten(0, 1)[batch.predict_index]

@@ -74,6 +74,8 @@ class Sampling:
         given_ids: a response that is there already: the engine samples nothing and returns these ids with their
             log-probabilities. An engine that cannot refuses. () to sample.
         entropy: whether the mean entropy is wanted, also of engines that have to ask for it (vLLM).
+        routing: whether the experts that computed each token are wanted, of a mixture of experts; an engine that does
+            not report them has not answered.
     """
 
     max_tokens: int = 32
@@ -85,6 +87,7 @@ class Sampling:
     training: bool = False
     given_ids: tuple[int, ...] = ()
     entropy: bool = False
+    routing: bool = False
 
     @property
     def length(self) -> int:
@@ -112,6 +115,8 @@ class Generation:
         seconds: (queued, computed).
         entropy: mean over the ids of the entropy that each was sampled with, in nats; None from engines that do not
             know it, or were not asked (vLLM).
+        routing: experts that the routers of a mixture chose where each id was sampled, as `routing.pack` packs them;
+            empty where they were not asked for.
     """
 
     text: str
@@ -122,6 +127,7 @@ class Generation:
     engine: str = ""
     seconds: tuple[float, float] = (0.0, 0.0)
     entropy: float | None = None
+    routing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,11 @@ class EngineKind(Section, ABC):
     drains: ClassVar[bool] = False
     computes_on_gpus: ClassVar[bool] = False
 
+    @property
+    def reports_routing(self) -> bool:
+        """Return whether servers report which experts of a mixture computed each token (`Sampling.routing`)."""
+        return False
+
     @abstractmethod
     def connect(self, connection: Connection) -> ModelEngine:
         """The client of a server; its first call connects."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from dart_agent.engines.base import routing
 from dart_agent.engines.base.engine import BadResponse, EngineInfo, Generation, Sampling
 
 HIGHEST_ID = 2**31 - 1
@@ -150,6 +151,11 @@ def checked(generation: Generation, sampling: Sampling) -> Generation:
         raise BadResponse(f"the pair of times has {len(seconds)} parts")
     queued, computed = (number(one, "a time in seconds", 0.0, 1e9) for one in seconds)
     entropy = generation.entropy
+    if sampling.routing and not generation.routing:
+        raise BadResponse(
+            "the engine does not report which experts it took, and trainer.replay_routing asks for them: a vLLM server "
+            "does with --enable-return-routed-experts, for a mixture of experts"
+        )
     return replace(
         generation,
         text=text(generation.text, "the text of the response"),
@@ -160,7 +166,20 @@ def checked(generation: Generation, sampling: Sampling) -> Generation:
         engine=text(generation.engine, "the engine's name"),
         seconds=(queued, computed),
         entropy=None if entropy is None else number(entropy, "the mean entropy", -1e-3, 1e3),
+        routing=routed(generation.routing, len(ids)),
     )
+
+
+def routed(value: Any, tokens: int) -> bytes:
+    """Return the packed experts of a response of `tokens` tokens, or none of them. Raises `BadResponse`."""
+    if not isinstance(value, bytes):
+        raise BadResponse(f"the experts of the response are {_shown(value)} instead of bytes")
+    if value:
+        try:
+            routing.unpack(value, tokens)
+        except ValueError as error:
+            raise BadResponse(f"the experts of the response cannot be read: {error}") from None
+    return value
 
 
 def engine_info(values: Any) -> EngineInfo:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dart_agent.engines.base import routing
 from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
 from dart_agent.engines.embedded.decoder import Decoder
 from dart_agent.engines.embedded.prefixes import Prefixes
+from dart_agent.engines.embedded.routing_record import RoutingRecord
 from dart_agent.engines.embedded.vision_tower import Tower
 from dart_agent.models.expert_weights import in_memory
 from dart_agent.models.families.family_table import family_in, family_of, model_config
@@ -49,6 +51,7 @@ class SampledRow:
     logprobs: tuple[float, ...]
     finish_reason: str
     entropy: float
+    routing: bytes = b""
 
 
 class QwenRunner:
@@ -67,6 +70,7 @@ class QwenRunner:
         beyond = [one for one in unreachable_ids if one < self._vocab]
         self._beyond = torch.tensor(beyond, device=self.device) if beyond else None
         self.decoder = Decoder(model.model.language_model)
+        self._routing = RoutingRecord(model.model.language_model)
         self.tower = Tower(model.model.visual, family_of(model.config))
         self.embeddings: OrderedDict[bytes, Tensor] = OrderedDict()
         self._cache_size = vision_cache
@@ -137,12 +141,15 @@ class QwenRunner:
                 deep.append(torch.zeros_like(embeds))
                 deep[-1][places] = features[:, level]
         room = max(sampling.length for sampling in samplings)
+        recorded = self._routing.available and any(sampling.routing for sampling in samplings)
+        self._routing.begin(recorded)
         state, hidden = self.decoder.prefill(embeds, positions, mask, room, deep, [cached for _, _, cached in known])
         for row, (prompt, keys) in enumerate(zip(distinct, digests, strict=True)):
             self.prefixes.keep(prompt.token_ids, keys, state, row)
         if len(distinct) < len(prompts):
             taken = torch.tensor(rows, device=self.device)
             state, hidden = state.take(taken), hidden[taken]
+        routes = [self._routing.last(len(distinct))[rows]] if recorded else []
         pointing = [row for row, prompt in enumerate(prompts) if self._points(prompt)]
         while True:
             logits = self.model.lm_head(hidden).float()
@@ -153,8 +160,10 @@ class QwenRunner:
                 pointing = []
             chosen = draws.take(logits)
             if draws.finished:
-                return draws.rows()
+                return _with_routing(draws.rows(), samplings, routes)
             hidden = self.decoder.step(state, chosen)
+            if recorded:
+                routes.append(self._routing.last(len(prompts)))
 
     def _points(self, prompt: Prompt) -> bool:
         return self._head is not None and bool(prompt.images) and prompt.token_ids[-1] == self._head.actor_id
@@ -279,6 +288,17 @@ class _Draws:
         """Return what was drawn, each row cut at its end."""
         columns = (torch.stack(drawn, 1).tolist() for drawn in (self._ids, self._logprobs, self._entropies))
         return [_cut(*row) for row in zip(*columns, self._samplings, strict=True)]
+
+
+def _with_routing(found: list[SampledRow], samplings: Sequence[Sampling], routes: Sequence[Tensor]) -> list[SampledRow]:
+    """Rows with the experts (B, layers, k) of each step, where they were asked for and recorded."""
+    if not routes:
+        return found
+    chosen = torch.stack(list(routes), 1).numpy()
+    return [
+        replace(row, routing=routing.pack(own[: len(row.response_ids)])) if sampling.routing else row
+        for row, sampling, own in zip(found, samplings, chosen, strict=True)
+    ]
 
 
 def _cut(ids: list[int], logprobs: list[float], entropies: list[float], sampling: Sampling) -> SampledRow:

@@ -186,6 +186,7 @@ class TransformersEngine:
             version=(self._version, self._version),
             finish_reason=row.finish_reason,
             entropy=row.entropy,
+            routing=row.routing,
             engine=self._name,
             seconds=(queued, computed),
         )

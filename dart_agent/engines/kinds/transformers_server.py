@@ -18,6 +18,11 @@ class TransformersServer(EngineKind):
     threads: int = Field(default=1, ge=1, description="torch threads of a replica")
     max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
 
+    @property
+    def reports_routing(self) -> bool:
+        """See `EngineKind`."""
+        return True
+
     def connect(self, connection: Connection) -> ModelEngine:
         """See `EngineKind`."""
         from dart_agent.engines.remote.remote_engine import RemoteEngine

@@ -18,6 +18,8 @@ from dart_agent.engines.vllm.vllm_environment import program
 from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
 from dart_gym.utils.processes import free_port
 
+REPORT_ROUTING = "--enable-return-routed-experts"
+
 
 class VLLMServer(EngineKind):
     """Any model that vLLM serves. An update pauses the server."""
@@ -34,6 +36,11 @@ class VLLMServer(EngineKind):
     options: tuple[str, ...] = Field(default=(), description="more of its command line")
     environment: dict[str, str] = Field(default={}, description="more environment variables")
     max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
+
+    @property
+    def reports_routing(self) -> bool:
+        """See `EngineKind`: an option of the command line, which keeps a buffer on each GPU."""
+        return REPORT_ROUTING in self.options
 
     def connect(self, connection: Connection) -> ModelEngine:
         """See `EngineKind`."""

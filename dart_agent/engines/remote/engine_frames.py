@@ -98,6 +98,7 @@ def read_generation(fields: Any, sampling: Sampling) -> Generation:
             engine=fields["engine"],
             seconds=fields["seconds"],
             entropy=fields["entropy"],
+            routing=fields["routing"],
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BadResponse(f"the engine's answer cannot be read ({type(error).__name__}: {error})") from None

@@ -132,6 +132,7 @@ class VLLMEngine:
             engine=self._name,
             seconds=(0.0, time.monotonic() - started),
             entropy=sum(entropies) / len(entropies) if entropies and len(entropies) == len(response_ids) else None,
+            routing=b"".join(part.routing for part in parts) if sampling.routing else b"",
         )
 
     async def update_weights(self, path: str, version: int) -> None:

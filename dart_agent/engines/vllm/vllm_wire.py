@@ -11,6 +11,8 @@ Invariants:
       which leaves them less than e^-100 / e^(100 / temperature) of the probability.
 """
 
+import base64
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ import numpy as np
 import orjson
 
 from dart_agent.engines.base import engine_replies as replies
+from dart_agent.engines.base import routing
 from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.image_encoding import EncodedImage
@@ -52,6 +55,7 @@ class Answer:
     Attributes:
         versions: label the weights that sampled it; empty where the server does not say.
         entropies: of the distribution of each id (`entropy_of`); empty where the server was not asked.
+        routing: packed experts of each id; empty where the server does not report them.
     """
 
     prompt_ids: tuple[int, ...]
@@ -61,6 +65,7 @@ class Answer:
     versions: tuple[str, ...] = ()
     model: str = ""
     entropies: tuple[float, ...] = ()
+    routing: bytes = b""
 
 
 def entropy_of(logprobs: Sequence[float]) -> float:
@@ -86,6 +91,20 @@ def _entropies(content: Sequence[Any], count: int) -> tuple[float, ...]:
             return ()
         found.append(entropy_of(listed))
     return tuple(found) if len(found) == count else ()
+
+
+def _routing(told: str | None, count: int) -> bytes:
+    """Experts of the places that the ids were sampled from, the last ones of a `.npy` of (places, layers, k)."""
+    if not told or not count:
+        return b""
+    data = base64.b64decode(told, validate=True)
+    file = io.BytesIO(data)
+    form = np.lib.format
+    read = form.read_array_header_1_0 if form.read_magic(file) == (1, 0) else form.read_array_header_2_0
+    shape, by_columns, number = read(file)
+    if len(shape) != 3 or shape[0] < count or by_columns or number.kind not in "iu":
+        raise ValueError(f"routed_experts of shape {shape} and type {number} for {count} tokens")
+    return routing.pack(np.frombuffer(data[file.tell() :], number).reshape(shape)[-count:])
 
 
 def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:
@@ -199,6 +218,7 @@ def read_answer(data: Any) -> Answer:
             versions=tuple(str(span["version"]) for span in spans),
             model=str(data.get("model") or ""),
             entropies=_entropies(content, len(ids)),
+            routing=_routing(choice.get("routed_experts"), len(ids)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadResponse(

@@ -91,6 +91,7 @@ def _check_step(step: Step, by_policy: bool) -> None:
     engine_replies.versions(step.version)
     if step.entropy is not None:
         engine_replies.number(step.entropy, "the mean entropy", -1e-3, 1e3)
+    engine_replies.routed(step.routing, len(ids))
 
 
 def _check_numbers(values: Mapping[str, Any], what: str) -> None:

@@ -118,5 +118,13 @@ def pixels_of(image: Image) -> NDArray[np.uint8]:
 
 def _generation(step: Step) -> Generation:
     return Generation(
-        step.text, step.response_ids, step.logprobs, step.version, step.finish_reason, step.engine, (0, 0), step.entropy
+        step.text,
+        step.response_ids,
+        step.logprobs,
+        step.version,
+        step.finish_reason,
+        step.engine,
+        (0, 0),
+        step.entropy,
+        step.routing,
     )

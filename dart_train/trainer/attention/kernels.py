@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.attention.routing_replay import Replay
 from dart_train.trainer.attention.segments import KERNELS, KernelName, Segment, alike, bounds, joined
 
 STRIP = 256
@@ -126,10 +127,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Data of a forward pass that reaches the layers of attention through the model."""
+    """Data of a forward pass that reaches the layers of attention, and of experts, through the model."""
 
     layout: Layout
     kernel: KernelName = "sdpa"
+    replay: Replay | None = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Mix values.

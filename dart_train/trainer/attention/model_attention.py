@@ -21,6 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 from dart_train.trainer.attention.kernels import Attention, flash_varlen, half_type, of_one_type
 from dart_train.trainer.attention.recurrent_layers import take_over_recurrent
+from dart_train.trainer.attention.routing_replay import take_over_routers
 from dart_train.trainer.attention.segments import KernelName
 
 TEXT = "dart_segments"
@@ -33,6 +34,7 @@ def take_over(model: Any) -> None:
     model.model.language_model.config._attn_implementation = TEXT
     model.model.visual.config._attn_implementation = TOWER
     take_over_recurrent(model.model.language_model)
+    take_over_routers(model.model.language_model)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dart_agent.engines.base import routing
 from dart_agent.engines.embedded.qwen_runner import rope_positions
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -34,7 +35,7 @@ __all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_c
 
 PADDING = 256
 """So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
-PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "image_size", "too_long")
+PROBLEMS = ("empty_response", "bad_logprobs", "bad_routing", "special_token", "image_tokens", "image_size", "too_long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class MicroBatch:
         teacher_logprobs: (S, T), 0 where unknown.
         teacher_known: (S, T) True where a teacher said how likely the sampled token is.
         sample_index: (S,) place of each sample in the list that was collated.
+        routing: (M, layers * k) experts that the engine's routers chose, -1 where unknown; None where all are.
         patches: makes the images' tensors.
         rows: that it was made of; packed ones lie in the one row of its tensors.
     """
@@ -96,6 +98,7 @@ class MicroBatch:
     teacher_logprobs: Tensor
     teacher_known: Tensor
     sample_index: Tensor
+    routing: Tensor | None
     patches: ImagePatches
     rows: int
 
@@ -143,6 +146,8 @@ class Collator:
         max_length: positions of the model; longer steps are refused. None for no limit.
         padding_side: where rows are filled up. It changes no result.
         pack_rows: whether the rows of a micro-batch are laid one after the other instead of being filled up.
+        routing_width: experts that compute a token in all layers together, where they are taken as the engine recorded
+            them; 0 where the model's own routers choose.
     """
 
     def __init__(
@@ -157,6 +162,7 @@ class Collator:
         max_length: int | None = None,
         padding_side: Literal["right", "left"] = "right",
         pack_rows: bool = False,
+        routing_width: int = 0,
     ) -> None:
         self._tokens = tokens
         self.load_screen = images.get
@@ -165,6 +171,7 @@ class Collator:
         self._distinct_images, self._max_length = distinct_images, max_length
         self._left = padding_side == "left"
         self._pack = pack_rows
+        self._routing_width = routing_width
         self._suppressed, self._actor = frozenset(tokens.suppressed_ids), tokens.actor_id
 
     def problem(self, sample: Sample) -> Problem | None:
@@ -189,6 +196,16 @@ class Collator:
                 "special_token",
                 "a response holds a token that is never sampled (special or none): the rollout engine suppresses "
                 "another set than the trainer; serve the same model directory to both",
+            )
+        if (
+            self._routing_width
+            and sample.routing
+            and len(sample.routing) != routing.size(len(sample.response_ids), self._routing_width)
+        ):
+            return Problem(
+                "bad_routing",
+                f"a sample of {len(sample.response_ids)} tokens has {len(sample.routing)} bytes of experts, and "
+                f"{self._routing_width} experts compute a token of this model: it was recorded with another one",
             )
         if self._max_length is not None and sample.length > self._max_length:
             return Problem(
@@ -264,6 +281,7 @@ class Collator:
             predict_index=torch.from_numpy(np.concatenate(predict)),
             sample_index=torch.tensor(order),
             patches=self.patches,
+            routing=_routing([samples[index] for index in order], self._routing_width),
             **_response_tensors([samples[index] for index in order]),
         )
 
@@ -371,6 +389,19 @@ def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:
         "groups": torch.tensor([sample.group for sample in samples]),
         "supervised": torch.tensor([sample.supervised for sample in samples]),
     }
+
+
+def _routing(samples: Sequence[Sample], width: int) -> Tensor | None:
+    """(M, width) recorded experts, -1 where a sample has none; None where nobody asks, or no sample has any."""
+    if not width or not any(sample.routing for sample in samples):
+        return None
+    parts = [
+        routing.unpack(sample.routing, len(sample.response_ids))
+        if sample.routing
+        else np.full((len(sample.response_ids), width), -1)
+        for sample in samples
+    ]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def _padded(rows: Sequence[Sequence[float]], mask: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:

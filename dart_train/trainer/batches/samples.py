@@ -34,6 +34,7 @@ class Sample:
         supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
         entropy: mean over the response of the entropy that each token was sampled with, in nats; None where the engine
             did not record it.
+        routing: packed experts that computed each sampled token in the engine; empty where it did not record them.
         taught: whether its response is a teacher's, in a state that the policy came to; then it is supervised too.
         teacher_logprobs: a teacher's log-probability of each id; empty without one.
     """
@@ -50,6 +51,7 @@ class Sample:
     stale: bool = False
     supervised: bool = False
     entropy: float | None = None
+    routing: bytes = b""
     taught: bool = False
     teacher_logprobs: tuple[float, ...] = ()
 
@@ -66,6 +68,7 @@ class Sample:
             trajectory,
             version=step.version[0],
             entropy=step.entropy,
+            routing=step.routing,
         )
 
     @property

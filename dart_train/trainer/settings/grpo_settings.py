@@ -128,6 +128,11 @@ class GRPOSettings:
         "Choose steps by the entropies that the engine recorded as it sampled them, without a pass of the trainer's; "
         "vLLM's are those of its 8 most likely tokens. A lease in which some are missing takes the pass.",
     )
+    replay_routing: bool = setting(
+        False,
+        "Compute each trained token by the experts that the engine's routers chose when it was sampled: for mixtures "
+        "of experts, by engines that report it (transformers; vLLM with --enable-return-routed-experts).",
+    )
     entropy_mask_scope: Literal["group", "batch"] = setting(
         "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
     )

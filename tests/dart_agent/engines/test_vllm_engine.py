@@ -1,7 +1,9 @@
 """The client of a vLLM server against one that is paused, late, wrong, torn or of another version."""
 
 import asyncio
+import base64
 import dataclasses
+import io
 import math
 from typing import Any
 
@@ -11,6 +13,7 @@ from aiohttp import web
 from vllm_prompts import frame, history
 from vllm_stub import VLLMStub, pixels, runs
 
+from dart_agent.engines.base import routing
 from dart_agent.engines.base.engine import (
     BadResponse,
     EngineBusy,
@@ -60,6 +63,33 @@ async def test_both_routes(stub, engine, tokens, vision, sampling, scale_out):
     routes = [path for path, _ in stub.requests]
     generate, chat = "/inference/v1/generate", "/v1/chat/completions"
     assert routes == ([generate] * 2 if scale_out else [generate, chat, chat]), "an absent route is asked for once"
+
+
+async def test_experts_are_those_of_the_places_that_the_response_was_sampled_from(
+    stub, engine, tokens, vision, sampling
+):
+    """A server tells those of all places that it computed, the last token not being one; parts follow each other."""
+    prompt, wanted, told = history(tokens, vision, 1), dataclasses.replace(sampling, routing=True), []
+
+    def route(answer: dict[str, Any]) -> dict[str, Any]:
+        choice = answer["choices"][0]
+        places = len(prompt.token_ids) + len(choice["token_ids"]) - 1
+        chosen = np.random.default_rng(len(told)).integers(0, 256, (places, 3, 2), np.uint8)
+        told.append(chosen[-len(choice["token_ids"]) :])
+        choice["routed_experts"] = wire_array(chosen)
+        return answer
+
+    def wire_array(values: np.ndarray) -> str:
+        with io.BytesIO() as file:
+            np.save(file, values)
+            return base64.b64encode(file.getvalue()).decode()
+
+    stub.abort_after, stub.changes = [1], [route, route]
+    result = await engine.generate(prompt, wanted)
+    assert len(told) == 2 and result.routing == routing.pack(np.concatenate(told))
+    stub.changes = [lambda answer: (answer["choices"][0].update(routed_experts=wire_array(np.zeros(3))), answer)[1]]
+    with pytest.raises(EngineMismatch, match=r"routed_experts of shape \(3,\)"):
+        await engine.generate(prompt, wanted)
 
 
 @pytest.mark.parametrize("scale_out", [True, False])

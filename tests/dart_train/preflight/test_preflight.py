@@ -202,6 +202,23 @@ def test_experts_get_no_adapter(machine, tmp_path):
     assert "no layer 'gate_up_proj'" in problem and "experts that tokens are routed to get no adapter" in problem
 
 
+@pytest.mark.train
+def test_experts_are_replayed_of_mixtures_by_engines_that_report_them(machine, model, tmp_path):
+    machine(0)
+    shape = TinyModelConfig(family="qwen3_5_moe", hidden_size=32, layers=1, vision_hidden_size=32, vision_layers=1)
+    mixture = build_tiny_model(tmp_path / "mixture", config=shape)
+    replayed = ("trainer.replay_routing=true", f"model.path={mixture}")
+    assert problems(QUICK, *replayed) == []
+    (problem,) = problems(QUICK, *replayed[:1], f"model.path={model}")
+    assert "replay_routing is for mixtures of experts" in problem
+    vllm = ("rollout.engine.kind=vllm", "rollout.engine.options={}")
+    assert any(
+        "does not report them: add --enable-return-routed-experts" in one for one in problems(QUICK, *replayed, *vllm)
+    )
+    told = "rollout.engine.options={options: [--enable-return-routed-experts]}"
+    assert not any("report them" in one for one in problems(QUICK, *replayed, vllm[0], told))
+
+
 # --- machines ---------------------------------------------------------------------------------------------------
 
 

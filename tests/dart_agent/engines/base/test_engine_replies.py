@@ -65,6 +65,7 @@ def test_sound_values_pass_as_plain_ones():
         {"version": (-2, 1)}, {"version": (True, 1)}, {"version": ("1", "2")}, {"finish_reason": None},
         {"finish_reason": "error"}, {"finish_reason": ["stop"]}, {"seconds": (0.1,)}, {"seconds": (math.nan, 0.0)},
         {"seconds": None}, {"entropy": math.nan}, {"entropy": "0.1"}, {"engine": 3},
+        {"routing": "1"}, {"routing": b"odd"}, {"routing": None},
         {"response_ids": (), "logprobs": ()},
         {"response_ids": (5, 9)}, {"response_ids": (1,) * 5, "logprobs": (-1.0,) * 5}, {"logprobs": ()},
     ],
@@ -73,6 +74,15 @@ def test_sound_values_pass_as_plain_ones():
 def test_a_generation_with_one_wrong_field_is_a_bad_response(changed):
     with pytest.raises(BadResponse):
         replies.checked(replace(GOOD, **changed), ASKED)
+
+
+def test_experts_that_an_engine_does_not_report_are_missed_where_they_are_asked_for():
+    asked = replace(ASKED, routing=True)
+    with pytest.raises(BadResponse, match="does not report which experts it took.*--enable-return-routed-experts"):
+        replies.checked(GOOD, asked)
+    told = replace(GOOD, routing=bytes(2 * 6 * len(GOOD.response_ids)))
+    assert replies.checked(told, asked) == told
+    assert engine_frames.read_generation(engine_frames.generation_fields(told), asked) == told
 
 
 def test_something_else_than_a_generation_is_a_bad_response():
