@@ -13,7 +13,7 @@ from dart_agent.episodes.episode_files import RecordError, decoded, find_episode
 from dart_agent.episodes.trajectory_format import PARTIAL
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable, published_page
-from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
+from dart_agent.evaluation.evaluation_directory import read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines
 from dart_agent.exports.episode_selection import select_episodes
 from dart_agent.exports.exporters import EXPORTERS
@@ -31,7 +31,7 @@ console = Console()
 
 
 def compare_command(
-    a: Annotated[Path, typer.Argument(help="Directory of an evaluation (dart-agent eval --out).")],
+    a: Annotated[Path, typer.Argument(help="Directory of an evaluation (dart-agent eval --out), or of an import.")],
     b: Annotated[
         Path | None, typer.Argument(help="Of another one, of the same tasks and seeds; not with --published.")
     ] = None,
@@ -61,9 +61,10 @@ def compare_command(
         raise ConfigurationError("name two evaluations, or A with --published, which writes a page (--output)")
     with waiting_for(f"the episodes of {a} and {b}, which are read"):
         differ = check_comparable(a, b, anyway=anyway)
-        comparison = compare(read_outcomes(a), read_outcomes(b))
+        outcomes = read_outcomes(a), read_outcomes(b)
+        comparison = compare(*outcomes)
     write_json(json_file, {**asdict(comparison), "verdict": comparison.verdict, "differs": differ})
-    names = [str(read_manifest(path).get("policy", path.name)) for path in (a, b)]
+    names = [of[0].policy or path.name for path, of in zip((a, b), outcomes, strict=True)]
     if names[0] == names[1]:
         names = [a.name, b.name] if a.name != b.name else ["A", "B"]
     for line in [*comparison_lines(comparison, *names), *(f"differs: {line}" for line in differ)]:
@@ -86,7 +87,8 @@ def view(
     if output is not None:
         directory = _one_episode(targets)
         trajectory = read_episode(directory)
-        write_page(output.absolute(), render_page(decoded(trajectory, decode) if decode else trajectory, directory))
+        known = RecordedEpisodes([Path(one) for one in targets], decode).decoder_of(directory)
+        write_page(output.absolute(), render_page(decoded(trajectory, known) if known else trajectory, directory))
         return
     roots, urls = [Path(one) for one in targets if "://" not in one], [one for one in targets if "://" in one]
     for root in roots:
@@ -165,6 +167,8 @@ def export(
 ) -> None:
     """Write recorded episodes in OSWorld's layout of results, as chat JSONL, as a data set, or as you like."""
     write = EXPORTERS.get(kind)
+    if not directory.is_dir():
+        raise RecordError(f"{directory} is no directory: name the one of an evaluation (dart-agent eval --out)")
     episodes = list(find_episodes(directory))
     if not episodes:
         raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.episodes.episode_files import find_episodes, read_episode
-from dart_agent.evaluation.evaluation_directory import read_manifest
+from dart_agent.evaluation.evaluation_directory import has_no_plan, read_manifest
 from dart_agent.evaluation.scores import score_task, total_score
 from dart_agent.policies.policy import PlayableSession
 from dart_agent.presets import get_preset
@@ -108,14 +108,19 @@ def _version(package: str) -> str:
 def conditions(root: str | Path) -> dict[str, Any]:
     """All that decided the scores of an evaluation, by name; screens, evaluators and hashes by task.
 
+    Of episodes of others only that is known which each of them says.
+
     Raises:
-        RecordError: it is no evaluation, or an episode is damaged.
+        RecordError: it is no evaluation and holds no episodes, or one is damaged.
     """
-    manifest = read_manifest(root)
+    manifest: dict[str, Any] = (
+        {"settings": {}, "policy": None, "max_steps": None} if has_no_plan(root) else read_manifest(root)
+    )
     found: dict[str, Any] = {**manifest["settings"], "policy": manifest["policy"], "max_steps": manifest["max_steps"]}
     by_task: dict[str, dict[str, str]] = {"screen": {}, "evaluator": {}, "task_hash": {}}
     for path in find_episodes(root):
         episode = read_episode(path)
+        found["policy"] = found["policy"] or episode.policy
         if episode.steps:
             by_task["screen"][episode.task_id] = "{}x{}".format(*episode.steps[0].screen)
         by_task["evaluator"][episode.task_id] = episode.evaluator
@@ -155,7 +160,8 @@ def check_comparable(a: str | Path, b: str | Path, *, anyway: bool = False) -> l
             f"{a} and {b} were not played alike, so their scores are not of one thing: {'; '.join(of_environment)}. "
             "Evaluate one of them again, or say --anyway"
         )
-    return [*of_environment, *of_policy]
+    unknown = [f"how the episodes of {root} were played was not recorded" for root in (a, b) if has_no_plan(root)]
+    return [*of_environment, *of_policy, *unknown]
 
 
 def published_page(root: str | Path) -> str:

@@ -165,13 +165,28 @@ def read_manifest(root: str | Path) -> dict[str, Any]:
     return manifest
 
 
-def read_outcomes(root: str | Path) -> list[Trajectory]:
-    """Read all complete episodes of an evaluation, without steps.
+def has_no_plan(root: str | Path) -> bool:
+    """Return whether a directory holds episodes that were not played as an evaluation, such as imported ones.
 
     Raises:
-        RecordError: if there is no evaluation, or it is damaged.
+        RecordError: if these are episodes of several directories, which may be of several policies.
     """
-    read_manifest(root)
+    if (Path(root) / MANIFEST).exists():
+        return False
+    homes = dict.fromkeys(path.parents[1] for path in find_episodes(root))
+    if len(homes) > 1:
+        raise RecordError(f"{root} holds {len(homes)} sets of episodes: name one of them, such as {next(iter(homes))}")
+    return bool(homes)
+
+
+def read_outcomes(root: str | Path) -> list[Trajectory]:
+    """Read all complete episodes of an evaluation, or of an import, without steps.
+
+    Raises:
+        RecordError: if there is no evaluation and no episode, or it is damaged.
+    """
+    if not has_no_plan(root):
+        read_manifest(root)
     return [read_episode(path, steps=False) for path in find_episodes(root)]
 
 

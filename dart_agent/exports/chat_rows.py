@@ -5,7 +5,7 @@
 
 A row holds `messages` (the instruction and the first screenshot, then each response and the next screenshot), its
 `images` in the order of the messages, `actions` (per response, as JSON), and what the episode was: `task_id`, `seed`,
-`source`, `policy`, `score`.
+`source`, `policy`, `score`, `terminal`.
 
 Invariants:
     - A response is what the model wrote. Where a person or an oracle acted, it is written as UI-TARS would.
@@ -105,6 +105,7 @@ def chat_row(record: Trajectory, left_out: Counter[str]) -> tuple[dict[str, Any]
         shown.append(step.screenshot)
     row: dict[str, Any] = {"messages": messages, "actions": actions, "task_id": record.task_id, "seed": record.seed}
     row |= {"app": record.app, "source": record.source, "policy": record.policy, "score": record.score}
+    row["terminal"] = record.terminal
     return row, shown
 
 

@@ -29,7 +29,7 @@ from dart_gym.utils.png import encode_png
 
 ACTION_SPACE = "dart"
 OBSERVATION_TYPE = "screenshot"
-_ABOUT = ("task_id", "seed", "instruction", "source", "policy", "app")
+_ABOUT = ("task_id", "seed", "instruction", "source", "policy", "app", "terminal", "evaluator")
 """Facts about the episode in the first line, for `dart-agent import`; OSWorld ignores them."""
 
 

@@ -18,6 +18,7 @@ from dart_agent.imports.found_episodes import (
     image_below,
     image_size,
     json_lines,
+    score_field,
     seed_field,
     text_field,
     with_actions,
@@ -46,11 +47,9 @@ def find_chats(path: Path) -> Iterator[Found]:
 def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
     messages, actions = line["messages"], line["actions"]
     images = line.get("images") or line["images_file_names"]
-    score, seed = line["score"], seed_field(line)
+    score, seed = score_field(line), seed_field(line)
     if not len(messages) == 2 * len(actions) == 2 * len(images) <= 2 * MOST_STEPS or not messages:
         raise RefusedError("messages, actions and images differ in number")
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
-        raise RefusedError(f"score is {score!r:.60}, which is not in [0, 1]")
     steps = []
     for index, (image, written) in enumerate(zip(images, actions, strict=True)):
         shot = _inline(image) if image.startswith("data:") else image_below(root, image)
@@ -68,11 +67,11 @@ def _episode(line: dict[str, Any], where: str, root: Path) -> FoundEpisode:
         source=text_field(line, "source", default="evaluation"),
         policy=text_field(line, "policy", default=""),
         app=text_field(line, "app", default=""),
-        terminal=TerminalState.DONE,
-        score=float(score),
+        terminal=TerminalState(line.get("terminal", TerminalState.DONE)),
+        score=score,
         evaluator=EVALUATOR,
     )
-    return ended_episode(where, "", trajectory, steps)
+    return ended_episode(where, "", trajectory, steps, members=True)
 
 
 def _inline(url: str) -> bytes:

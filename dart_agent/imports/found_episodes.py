@@ -45,6 +45,7 @@ class FoundEpisode:
         trajectory: the record, without steps.
         steps: each decision with the file of the screenshot before it, or None.
         after: the file of the last screenshot, or None.
+        members: whether its source may hold several episodes of one task and seed, as the members of a group.
     """
 
     where: str
@@ -52,6 +53,7 @@ class FoundEpisode:
     trajectory: Trajectory
     steps: tuple[tuple[Step, Path | bytes | None], ...]
     after: Path | bytes | None = None
+    members: bool = False
 
 
 Found = FoundEpisode | Refused
@@ -63,13 +65,16 @@ def ended_episode(
     trajectory: Trajectory,
     steps: Sequence[tuple[Step, Path | bytes | None]],
     after: Path | bytes | None = None,
+    *,
+    members: bool = False,
 ) -> FoundEpisode:
-    """Return a scored episode: the last "done" or "fail" of its actions ends it, else `trajectory.terminal` stays."""
+    """Return an episode that has ended, by the last "done" or "fail" of its actions, else as `trajectory` says."""
     kinds = [action["kind"] for step, _ in steps for action in step.actions]
     ends = [TerminalState(kind) for kind in kinds if kind in (TerminalState.DONE, TerminalState.FAIL)]
     terminal = ends[-1] if ends else trajectory.terminal
-    scored = replace(trajectory, terminal=terminal, status="ok", num_actions=len(kinds))
-    return FoundEpisode(where, place, scored, tuple(steps), after)
+    status = "" if trajectory.lost_by else "ok"
+    ended = replace(trajectory, terminal=terminal, status=status, num_actions=len(kinds))
+    return FoundEpisode(where, place, ended, tuple(steps), after, members)
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RefusedError]]:
@@ -116,6 +121,18 @@ def seed_field(values: dict[str, Any]) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not -HIGHEST_SEED <= seed <= HIGHEST_SEED:
         raise RefusedError(f"seed is {seed!r:.60}, which is no integer of 64 bits")
     return seed
+
+
+def score_field(values: dict[str, Any]) -> float:
+    """Return the score of an object.
+
+    Raises:
+        RefusedError: if the score is not a number in [0, 1].
+    """
+    score = values.get("score")
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+        raise RefusedError(f"score is {score!r:.60}, which is not in [0, 1]")
+    return float(score)
 
 
 def image_below(root: Path, name: str) -> Path:
@@ -165,17 +182,17 @@ def read_actions(action_format: ActionFormat, text: Any, screen: Screen) -> tupl
     return parsed.actions
 
 
-def with_actions(step: Step, actions: tuple[Action, ...], screen: tuple[int, int]) -> Step:
-    """Return a step with actions.
+def with_actions(step: Step, actions: tuple[Action, ...], screen: tuple[int, int] | None) -> Step:
+    """Return a step with actions on a screen, which is None where its screenshot was not kept.
 
     Raises:
         RefusedError: if an action points off the screen.
     """
-    for action in actions:
+    for action in actions if screen is not None else ():
         points = list(getattr(action, "path", ()))
         if (x := getattr(action, "x", None)) is not None:
             points.append((x, action.y))  # type: ignore[attr-defined]  # they are given together
         for across, down in points:
-            if not (0 <= across < screen[0] and 0 <= down < screen[1]):
+            if screen is not None and not (0 <= across < screen[0] and 0 <= down < screen[1]):
                 raise RefusedError(f"it points at ({across}, {down}), off its screen of {screen[0]}x{screen[1]}")
-    return replace(step, actions=tuple(map(action_to_dict, actions)), screen=screen)
+    return replace(step, actions=tuple(map(action_to_dict, actions)), screen=screen or (0, 0))

@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from dart_agent.episodes.episode_files import MAX_IMAGE, EpisodeWriter, RecordError, episode_directory
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory import Pixels, Step
+from dart_agent.episodes.trajectory_format import TRAJECTORY_FILE
 from dart_agent.imports.agentnet import find_agentnet
 from dart_agent.imports.archives import is_archive, unpack
 from dart_agent.imports.chat_files import find_chats
+from dart_agent.imports.dataset_files import find_dataset
 from dart_agent.imports.found_episodes import Found, FoundEpisode, Refused, RefusedError, json_lines
 from dart_agent.imports.osworld_directories import LINES, find_results
 
 PROBLEMS_KEPT = 20
+PARQUET = ".parquet"
 
 
 @dataclass(slots=True)
@@ -54,14 +57,14 @@ def import_episodes(source: str | Path, out: str | Path, *, examples: str | Path
     """Record the episodes of a directory, a JSONL file or an archive of others.
 
     Args:
-        source: OSWorld's results, a data set in AgentNet's layout, or an export of ours.
+        source: OSWorld's results, a data set in AgentNet's layout, or an export of ours of any kind.
         out: directory to record in; what it holds already stays.
         examples: OSWorld's `evaluation_examples`, which say what each task asks.
 
     Raises:
         RecordError: if the source is nothing that is known, or nothing can be written.
     """
-    report = ImportReport()
+    report, seen = ImportReport(), Counter[Path]()
     source, out = Path(source), Path(out)
     with ExitStack() as stack:
         if is_archive(source):
@@ -70,7 +73,7 @@ def import_episodes(source: str | Path, out: str | Path, *, examples: str | Path
             source = folder
         for found in find(source, Path(examples) if examples is not None else None):
             if isinstance(found, FoundEpisode):
-                _record(found, out, report)
+                _record(found, out, report, seen)
             else:
                 _refuse(report, found)
     return report
@@ -88,10 +91,16 @@ def find(source: Path, examples: Path | None) -> Iterator[Found]:
     if any(path.name == LINES for path in files):
         yield from find_results(source if source.is_dir() else source.parent, examples)
         return
-    if not files:
-        raise RecordError(f"{source} holds no {LINES} of OSWorld and no other JSONL file")
+    parquet = [source] if source.suffix == PARQUET else sorted(source.rglob(f"*{PARQUET}"))
+    files = [path for path in files if path.suffix != PARQUET]
+    if not files and not parquet:
+        raise RecordError(f"{source} holds {_nothing(source)}")
+    if parquet:
+        yield from find_dataset(parquet)
     for path in files:
         first = next((line for _, line in json_lines(path) if isinstance(line, dict)), {})
+        if source.is_file() and not first:
+            raise RecordError(f"{source} is no JSONL file, no Parquet file and no archive: there is nothing to import")
         if "messages" in first:
             yield from find_chats(path)
         elif "traj" in first or source.is_file():
@@ -100,15 +109,29 @@ def find(source: Path, examples: Path | None) -> Iterator[Found]:
             yield Refused(str(path.relative_to(source)), "it holds no trajectories: neither traj nor messages")
 
 
+def _nothing(source: Path) -> str:
+    """Return why there is nothing to import, with the next step where the source is something else of ours."""
+    if any(source.rglob(TRAJECTORY_FILE)):
+        return (
+            "recorded episodes already, which every command reads as they are (a run's archive: dart-train data import)"
+        )
+    return f"no {LINES} of OSWorld, no other JSONL file and no Parquet file"
+
+
 def _refuse(report: ImportReport, refused: Refused) -> None:
     report.refused += 1
     if len(report.problems) < PROBLEMS_KEPT:
         report.problems.append(f"{refused.where}: {refused.why}")
 
 
-def _record(found: FoundEpisode, out: Path, report: ImportReport) -> None:
+def _record(found: FoundEpisode, out: Path, report: ImportReport, seen: Counter[Path]) -> None:
     root, record = out / found.place, found.trajectory
     directory = episode_directory(root, record.task_id, record.seed)
+    member = seen[directory] if found.members else 0
+    seen[directory] += 1
+    if member:
+        root = root / f"member-{member}"
+        directory = episode_directory(root, record.task_id, record.seed)
     if directory.exists():
         report.known += 1
         return

@@ -40,6 +40,8 @@ from dart_gym.core.outcomes import TerminalState
 LINES, RESULT = "traj.jsonl", "result.txt"
 EVALUATOR = "osworld/result.txt"
 MOST_JSON = 4 << 20
+_TOOL = "tool_use"
+"""The type of an action of OSWorld's Claude agent, whose code is beside the call of the tool."""
 _WORDS: dict[str, Action] = {"WAIT": Wait(2.0), "DONE": Done(), "FAIL": Fail()}
 
 
@@ -83,9 +85,9 @@ def _example(path: Path, source: Path, examples: Path | None) -> FoundEpisode:
         source=text_field(known, "source", default="evaluation"),
         policy=text_field(known, "policy", default=full.parent.parent.name),
         app=text_field(known, "app", default=domain),
-        terminal=TerminalState.STEP_LIMIT,
+        terminal=_terminal(known),
         score=score,
-        evaluator=EVALUATOR,
+        evaluator=text_field(known, "evaluator", default=EVALUATOR),
     )
     below = str(place.relative_to(source)) if place.is_relative_to(source) else ""
     return ended_episode(str(path), "" if below == "." else below, trajectory, steps, shot)
@@ -124,16 +126,26 @@ def _step(lines: list[dict[str, Any]], shot: Path | None) -> Step:
             actions += _actions(line["action"], screen)
         except (RefusedError, ValueError) as error:
             raise RefusedError(f"line {line['line']} of {LINES}: {error}") from error
-    step = Step(text=text.encode("utf-8", "replace").decode())
+    step = replace(Step(text=text.encode("utf-8", "replace").decode()), **_error(lines, bool(actions)))
     try:
-        return with_actions(step, tuple(actions), screen) if shot else _unseen(step, actions)
+        return with_actions(step, tuple(actions), screen if shot else None)
     except RefusedError as error:
         raise RefusedError(f"line {lines[0]['line']} of {LINES}: {error}") from error
 
 
-def _unseen(step: Step, actions: list[Action]) -> Step:
-    """A decision whose screenshot was not kept."""
-    return replace(with_actions(step, tuple(actions), (1 << 20, 1 << 20)), screen=(0, 0))
+def _terminal(known: dict[str, Any]) -> TerminalState:
+    """Return how an episode of ours ended; another one that did not end itself has used up its steps."""
+    try:
+        return TerminalState(known.get("terminal", TerminalState.STEP_LIMIT))
+    except ValueError as error:
+        raise RefusedError(f"its episode has no terminal state that is known: {error}") from error
+
+
+def _error(lines: list[dict[str, Any]], acted: bool) -> dict[str, str]:
+    """Return what a decision of ours failed with: the policy where it did not act, else its actions."""
+    info = lines[0].get("info")
+    error = info.get("error") if isinstance(info, dict) else None
+    return {"action_error" if acted else "error": error} if isinstance(error, str) else {}
 
 
 def _actions(action: Any, screen: tuple[int, int]) -> tuple[Action, ...]:
@@ -145,12 +157,14 @@ def _actions(action: Any, screen: tuple[int, int]) -> tuple[Action, ...]:
             return (action_from_dict(dict(action)),) if len(action) > 1 else ends.get(action["kind"], ())
         if "kind" in action:
             return (action_from_dict(dict(action)),)
-        if "action_type" in action:
+        if action.get("action_type", _TOOL) != _TOOL:
             return read_actions(get_format("computer_13"), action, size)
         action = action.get("command", action.get("action"))
     if not isinstance(action, str):
         raise RefusedError(f"its action is neither code nor an object that is known: {action!r:.100}")
-    if (word := action.strip()) in _WORDS:
+    if not (word := action.strip()):  # a tool that only looks, such as one that takes a screenshot
+        return ()
+    if word in _WORDS:
         return (_WORDS[word],)
     try:
         code = get_format("pyautogui")

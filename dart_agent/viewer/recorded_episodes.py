@@ -141,15 +141,23 @@ class RecordedEpisodes:
 
     def _episode(self, request: web.Request, path: Path) -> web.Response:
         trajectory = read_episode(path)
-        decode = self._decode or self._decoder_of(path)
+        decode = self.decoder_of(path)
         if decode is not None:
             trajectory = decoded(trajectory, decode)
         at = f"watch/image/{request.match_info['number']}/"
         return _json(page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen}))
 
-    def _decoder_of(self, path: Path) -> Decoder | None:
-        """The tokenizer of the run that an episode belongs to; None where no run is above it."""
-        for folder in path.parents:
+    def decoder_of(self, path: Path) -> Decoder | None:
+        """Return what was given, or the tokenizer of the run that an episode belongs to; None without either.
+
+        A part of a run may be looked at, too: then the run is above the directories that were named.
+        """
+        if self._decode is not None:
+            return self._decode
+        outside = path.absolute() in self._roots
+        for folder in path.absolute().parents:
+            if outside and not (folder / RUN).is_file():
+                continue
             if folder not in self._decoders:
                 models = sorted(folder.glob("checkpoints/v*/tokenizer.json"))
                 try:
@@ -159,8 +167,7 @@ class RecordedEpisodes:
                     self._decoders[folder] = None
             if (decode := self._decoders[folder]) is not None:
                 return decode
-            if folder in self._roots:
-                break
+            outside = outside or folder in self._roots
         return None
 
     def _image(self, request: web.Request, path: Path) -> web.Response | None:

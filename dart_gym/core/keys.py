@@ -169,7 +169,22 @@ _ALIASES = {
     "backquote": "`",
     "bracketleft": "[",
     "bracketright": "]",
+    # With the side before the name, and what else models write.
+    **{f"{side}{name}": name for side in ("left", "l") for name in ("ctrl", "shift", "alt", "win")},
+    **{f"{side}{name}": f"{name}right" for side in ("right", "r") for name in ("ctrl", "shift", "alt", "win")},
+    "leftcontrol": "ctrl",
+    "rightcontrol": "ctrlright",
+    "os": "win",
+    "mute": "volumemute",
+    **{f"kp{digit}": f"num{digit}" for digit in range(10)},
 }
+_PICTURES = {
+    "⌘": "win", "⌃": "ctrl", "⇧": "shift", "⌥": "alt", "⎇": "alt", "⊞": "win", "❖": "win", "↵": "enter", "⏎": "enter",
+    "↩": "enter", "⌤": "numenter", "⌫": "backspace", "⌦": "delete", "⇥": "tab", "↹": "tab", "⎋": "esc", "␣": "space",
+    "⇪": "capslock", "⇞": "pageup", "⇟": "pagedown", "↖": "home", "↘": "end", "↑": "up", "↓": "down", "←": "left",
+    "→": "right",
+}  # fmt: skip
+"""What is drawn on keys: as a key it is that one. `Type` writes the character."""
 
 KEYS = frozenset(_NAMED)
 _MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
@@ -180,11 +195,13 @@ _JOINT = re.compile(r"(?<=.)\+(?=.)")
 
 
 def canonical_key(name: str) -> str:
-    """The canonical name of a key, its alias, a name of X, or a single character.
+    """The canonical name of a key, its alias, a name of X, the picture on it, or a single character.
 
     Raises:
         ValueError: there is no such key; the message suggests near names.
     """
+    if name in _PICTURES:
+        return _PICTURES[name]
     if is_character(name) and name != " ":
         return name
     lowered = name.lower().strip() or name
@@ -196,9 +213,10 @@ def canonical_key(name: str) -> str:
     if compact in _NAMED and not ("-" in lowered and compact in _MODIFIERS):  # alt-left is two keys, page-down is one
         return compact
     if len(name) <= _LONGEST and (found := keysym_meaning(name.strip())):
-        return found if found not in _OF_KEYSYM else _OF_KEYSYM[found]
-    if len(name) <= _LONGEST and not name.isascii() and (plain := unicodedata.normalize("NFKC", name)).isascii():
-        return canonical_key(plain)  # full-width letters
+        return _OF_KEYSYM.get(found, _PICTURES.get(found, found))
+    if len(name) <= _LONGEST and not name.isascii() and (plain := unicodedata.normalize("NFKC", name)) != name:
+        if plain.isascii() or is_character(plain):
+            return canonical_key(plain)  # full-width letters, a letter and its accent apart
     shown = repr(name if len(name) <= _LONGEST else name[:_LONGEST] + "...")
     raise ValueError(f"unknown key {shown}; {_hint(lowered)}")
 

@@ -90,7 +90,7 @@ def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, 
     """One row per decision of an episode, which lies in `directory`."""
     episode = f"{trajectory.task_id}/s{trajectory.seed}"
     for index, step in enumerate(trajectory.steps):
-        shown = read_image(directory, step.screenshot)
+        shown, after = (read_image(directory, name) for name in (step.screenshot, step.screenshot_after))
         yield {
             "episode": episode,
             "step": index,
@@ -100,20 +100,26 @@ def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, 
             "app": trajectory.app,
             "seed": trajectory.seed,
             "instruction": trajectory.instruction,
+            "source": trajectory.source,
             "policy": trajectory.policy,
             "actor": step.actor,
             "screenshot": {"path": None, "bytes": shown.data} if shown else None,
+            "screenshot_after": {"path": None, "bytes": after.data} if after else None,
             "width": step.screen[0],
             "height": step.screen[1],
             "thought": _plain(step.thought),
             "text": _plain(step.text),
             "actions": json.dumps(step.actions),
-            "error": _plain(step.error or step.action_error),
+            "error": _plain(step.error),
+            "action_error": _plain(step.action_error),
+            "step_terminal": step.terminal,
             "response_ids": list(step.response_ids),
             "logprobs": [value if math.isfinite(value) else None for value in step.logprobs],
             "timings": json.dumps(step.timings),
             "terminal": trajectory.terminal,
             "score": trajectory.score,
+            "evaluator": trajectory.evaluator,
+            "detail": _plain(trajectory.detail),
             "lost_by": trajectory.lost_by,
         }
 
@@ -127,11 +133,18 @@ def _features(datasets: Any) -> Any:
     value, image, many = datasets.Value, datasets.Image, datasets.Sequence
     text, number, real = value("string"), value("int64"), value("float64")
     columns: dict[str, Any] = dict.fromkeys(
-        ("episode", "task_id", "task_hash", "app", "instruction", "policy", "actor", "thought", "text", "actions",
-         "error", "timings", "terminal", "lost_by"), text,
+        ("episode", "task_id", "task_hash", "app", "instruction", "source", "policy", "actor", "thought", "text",
+         "actions", "error", "action_error", "step_terminal", "timings", "terminal", "evaluator", "detail", "lost_by"),
+        text,
     )  # fmt: skip
     columns |= dict.fromkeys(("step", "steps", "seed", "width", "height"), number)
-    columns |= {"score": real, "screenshot": image(), "response_ids": many(number), "logprobs": many(real)}
+    columns |= {
+        "score": real,
+        "screenshot": image(),
+        "screenshot_after": image(),
+        "response_ids": many(number),
+        "logprobs": many(real),
+    }
     return datasets.Features(columns)
 
 

@@ -40,6 +40,10 @@ CUT_OFF = ("length", "max_tokens", "MAX_TOKENS", "repetition")
 """Reasons that mean that the model was cut off, in the words of servers and of what stands behind proxies."""
 UNFINISHED = ("error", "abort", "aborted", "cancelled", "canceled", "timeout")
 """Reasons that mean that the server failed amid a response: nothing of it may be carried out."""
+FILTERED = (
+    "content_filter", "safety", "prohibited_content", "recitation", "blocklist", "spii", "guardrail_intervened",
+)  # fmt: skip
+"""Reasons, in small letters, that mean that the server withheld the response, or the rest of it."""
 
 
 class OpenAICompatibleEngine:
@@ -166,20 +170,23 @@ def _read(data: Any) -> tuple[str, str, str]:
         message = choice["message"]
         text = message_text(message)
         answer = message_text({"content": message.get("content")})
+        refusal = message.get("refusal")
+        if not text and isinstance(refusal, str):  # what the model says, in a field of its own
+            text = answer = refusal
         reason = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EngineMismatch(
             f"the server's answer is no chat completion ({type(error).__name__}: {error}): is the address the base of "
             "the API, such as https://host/v1?"
         ) from None
-    if reason == "content_filter":
-        raise EngineError("the server's content filter withheld the response")
+    if str(reason).lower() in FILTERED:
+        raise EngineError(f"the server's content filter withheld the response (finish_reason {reason!r})")
     if reason in UNFINISHED:
         raise EngineError(f"the server did not finish its response (finish_reason {reason!r})")
-    if not text and message.get("tool_calls"):
+    if message.get("tool_calls") or message.get("function_call"):
         raise EngineError(
-            "the server took the response apart into tool_calls, and its text is gone: start it without a tool parser "
-            "(vLLM: without --enable-auto-tool-choice)"
+            "the server took the response apart into tool_calls, which are not in its text any more: start it without "
+            "a tool parser (vLLM: without --enable-auto-tool-choice)"
         )
     if not text:
         raise EngineError(

@@ -13,7 +13,18 @@ from dart_agent.formats.grammar.pointer import notches
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import MAX_WAIT_S, Button, Press
 
-_DECODER = json.JSONDecoder()
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a list of fields. Raises `UnreadableError` where one is there twice: the last would replace it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise UnreadableError(f"{twice[:40]!r} is given twice in one JSON object: write an object for each action")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_each_once)
 _START = re.compile("[{\uff5b]")
 _TRIES = 64
 _NARROWED = 4  # tries in which full-width punctuation is read
@@ -251,6 +262,8 @@ def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[
             value, start = _decode(text, mark.start(), narrowed=tries < _NARROWED)
         except RecursionError:
             raise UnreadableError("JSON is nested too deeply", (mark.start(), end)) from None
+        except UnreadableError as error:
+            raise UnreadableError(str(error), (mark.start(), end)) from None
         except ValueError:  # also a number of too many digits
             tries, start = tries + 1, mark.end()
             continue
@@ -264,6 +277,8 @@ def _decode(text: str, start: int, *, narrowed: bool) -> tuple[Any, int]:
     """The JSON value that starts here, and where it ends. Raises ValueError."""
     try:
         return _DECODER.raw_decode(text, start)
+    except UnreadableError:
+        raise
     except ValueError:
         if not narrowed or text.isascii() or not _WIDE.search(text, start):
             raise
@@ -291,9 +306,11 @@ def _narrow(text: str) -> str:
 def read_json(text: str, span: tuple[int, int] = (0, 0)) -> Any:
     """The value of a JSON text; full-width punctuation counts as JSON's. Raises `UnreadableError`."""
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except RecursionError:
         raise UnreadableError("JSON is nested too deeply", span) from None
+    except UnreadableError as error:
+        raise UnreadableError(str(error), span) from None
     except ValueError as error:
         if (narrow := _narrow(text)) != text:
             return read_json(narrow, span)

@@ -6,6 +6,7 @@ in both readings: a key that is repeated without a modifier (`down down down`), 
 pressed, and a whole chord next to another key (`ctrl+a Delete`), since its own keys are joined by another mark.
 """
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ MAX_PRESSES = 100
 _JOINTS = "+-"
 _JOINTS_ONLY = frozenset(_JOINTS)
 _NAMED_JOINTS = {"+": "plus", "-": "minus"}
+_EMACS = re.compile(r"[CMSA]-(?=.)")  # `C-c` is no chord of the keys C and c
 _FULL_WIDTH = str.maketrans("\uff0b\uff0d", _JOINTS)
 _MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
 
@@ -169,6 +171,8 @@ def _joined_by_plus(words: list[str]) -> list[str]:
 
 def _words(text: str) -> list[str]:
     words = [part for word in _joined_by_plus(text.split()) for part in _parts(word)]
+    if "&" in words[1:-1]:
+        raise UnreadableError("'&' stands between keys: write a chord as 'ctrl+c', and chords one after the other")
     # A joint between two keys joins them; as a key of its own it stands at an end or is called `plus` or `minus`.
     return [word for index, word in enumerate(words) if word not in _JOINTS or index in (0, len(words) - 1)]
 
@@ -191,6 +195,8 @@ def _parts(word: str) -> list[str]:
     """`ctrl+shift+c` and `ctrl-c` in their keys; a joint at the end is a key: `ctrl++`, `ctrl--`, `ctrl-+`, `ctrl-`."""
     if len(word) <= 1 or _is_key(word):
         return [word]
+    if _EMACS.match(word):
+        raise UnreadableError(f"{word[:40]!r} is written as in Emacs: write ctrl, alt or shift, as in 'ctrl+c'")
     if not word.isascii() and "+" not in word:
         word = word.translate(_FULL_WIDTH)
     if word[-1] in _JOINTS:

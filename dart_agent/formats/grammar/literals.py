@@ -28,7 +28,7 @@ _STRING = re.compile(
 )
 """Comments and strings; those without an end too, or each of many quotes would be followed to the end of the text."""
 
-_FENCE = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```[ \t]*+([\w+-]*)[ \t]*$", re.MULTILINE)
 _INLINE = re.compile(r"```(?>(?:python|py|code)?)[ \t]*+\n?+(.*?)```", re.DOTALL)
 _SHOWN = 60
 _CONSTANTS = (str, int, float, bool, type(None))

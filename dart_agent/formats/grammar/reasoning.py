@@ -8,6 +8,8 @@
 | Gemma 4 | `<|channel>thought ... <channel|>` |
 | gpt-oss (harmony) | `<|channel|>analysis<|message|> ... <|channel|>final<|message|> ...` |
 | others | `[THINK]`, `<|begin_of_thought|>`, `<|START_THINKING|>`, `<|thinking|>`, `<unused94>thought`, `<plan>` |
+| pages of chats | `<details type="reasoning">`, a fence of the language `thinking`, `<!-- thinking ... -->` |
+| prompts | `<explanation> ... </explanation>` and other words, only where the closing mark follows |
 | Apriel, Granite | `Here are my reasoning steps: ... [BEGIN FINAL RESPONSE]`, `Here is my thought process: ...` |
 | a server's reasoning parser | fields of a message such as `reasoning_content`: see `message_text` |
 
@@ -21,24 +23,41 @@ Invariants:
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 _NAME = (
     r"(?:[\w:.-]{0,20}think(?:ing)?\w{0,60}"
     r"|(?:[\w-]{1,20}[_-])?(?:thoughts?|reason(?:ing)?|reflect(?:ions?)?|analysis|rationale|monologue|critique"
     r"|deliberat(?:e|ion))(?:[_-]\w{1,20})?|(?:seed:)?cot(?:_\w{1,30})?|plan(?:ning)?|scratch[_-]?pad"
-    r"|brainstorm(?:ing)?|introspection|思考(?:过程)?|(?:inner|internal)[_-]\w{0,20})"
+    r"|brainstorm(?:ing)?|introspection|(?:思考|推理|分析|反思)(?:过程)?|思维链?|(?:inner|internal)[_-]\w{0,20})"
 )
 _LEFT, _RIGHT = r"(?:<[|｜]?|＜|&lt;)\s?", r"(?:[|｜]?>|＞|&gt;)"
 _OF_A_THOUGHT = rf"[_-]?[\w▁-]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGHT}"
 _IN_BRACKETS = "(?:think(?:ing)?|reasoning|thoughts?)"
+_UNUSED = "(?:unused|ctrl)"
 _MARK = re.compile(
-    rf"(?P<other>◁think▷|\[{_IN_BRACKETS}\]|{_LEFT}(?:begin|start){_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
-    r"|<unused94>thought|<\|im_start\|>\s?think\w{0,6})"
-    rf"|◁/think▷|\[/{_IN_BRACKETS}\]|{_LEFT}(?:end|stop|close){_OF_A_THOUGHT}|<channel\|>|<unused95>|<\|im_start\|>\s?answer"
-    rf"|{_LEFT}(?P<end>[/／]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
+    rf"(?P<other>◁think▷|\[(?:(?:BEGIN|START)[ _])?{_IN_BRACKETS}\]"
+    rf"|{_LEFT}(?:begin|start){_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
+    rf"|<{_UNUSED}94>thought|<\|im_start\|>\s?think\w{{0,6}})"
+    rf"|◁/think▷|\[(?:/|END[ _]|STOP[ _]){_IN_BRACKETS}\]|<\|begin\|>\s?assistant<\|content\|>"
+    rf"|{_LEFT}(?:end|stop|close){_OF_A_THOUGHT}|<channel\|>|<{_UNUSED}95>|<\|im_start\|>\s?answer"
+    rf"|{_LEFT}(?P<end>[/／\\]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
     re.IGNORECASE,
 )
+_ELEMENTS = (
+    "consider|considerations?|draft|verify|verification|explain|explanation|strategy|hypothesis|backtrack|observation"
+    "|step_by_step|evaluation_previous_goal|hidden|assessment|self_check"
+)
+_FENCE = re.compile(rf"^(```|~~~)[ \t]?{_IN_BRACKETS}\b[^\n`]{{0,40}}\n", re.IGNORECASE | re.MULTILINE)
+_PAIRED = re.compile(
+    rf"(?P<fence>{_FENCE.pattern})"
+    r"|<(?P<details>details)(?:[^<>]{0,80}type=\W?(?:reason|think|thought)[^<>]{0,80}>"
+    r"|[^<>]{0,80}>\s{0,8}<summary>[^<>]{0,40}(?:think|thought|reason)[^<>]{0,40}</summary>)"
+    rf"|<(?P<comment>!--)\s{{0,4}}{_IN_BRACKETS}\b"
+    rf"|<(?P<element>{_ELEMENTS})>",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What holds a thought up to a closing mark of its own kind, and does not nest."""
 _CHANNEL = re.compile(
     r"(?:<\|start\|>[^<]{0,80})?<\|channel\|>\s{0,4}([A-Za-z]{1,20})((?:[^<\n]{0,80}(?:<\|constrain\|>[^<\n]{0,40})?"
     r"<\|message\|>)?)"
@@ -107,7 +126,8 @@ class Split(NamedTuple):
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
     begins = text[:80].lstrip()
-    if not ("<" in text or begins.startswith(_BEGINNINGS) or any(mark in text for mark in _WITHOUT_BRACKET)):
+    marked = "<" in text or begins.startswith(_BEGINNINGS) or any(mark in text for mark in _WITHOUT_BRACKET)
+    if not marked and not (("```" in text or "~~~" in text) and _FENCE.search(text)):
         return Split("", text)
     if found := _phrases(text, begins):
         return found
@@ -198,32 +218,32 @@ def _tags(text: str) -> Split:
     pieces: list[tuple[int, int]] = []
     quotes = _Quotes(text)
     marked = False
-    for mark in _MARK.finditer(text):
-        if depth == 0 and quotes.hold(mark.start()):
+    for mark in _marks(text):
+        if depth == 0 and quotes.hold(mark.start):
             continue
         marked = True
-        if mark["empty"]:  # <think/> holds nothing
+        if mark.kind == "empty":  # <think/> holds nothing
             if depth == 0:
-                pieces.append((start, mark.start()))
-                start = mark.end()
+                pieces.append((start, mark.start))
+                start = mark.end
             continue
-        if mark["other"] or (mark["end"] == "" and not mark["name"].lower().endswith(("_end", "-end"))):
+        if mark.kind == "opens":
             if depth == 0:
-                pieces.append((start, mark.start()))
-                opened, depth = mark.end(), 1
-            elif not _blank(text, last_opening, mark.start()):
+                pieces.append((start, mark.start))
+                opened, depth = mark.end, 1
+            elif not _blank(text, last_opening, mark.start):
                 depth += 1
-            last_opening = mark.end()
+            last_opening = mark.end
         elif depth:
             depth -= 1
             if depth == 0:
-                thoughts.append((opened, mark.start()))
-                start = mark.end()
+                thoughts.append((opened, mark.start))
+                start = mark.end
         else:  # nothing opened it: the prompt did, so all that came before was thought
             thoughts = []
             pieces = []
-            floor = mark.start()
-            start = mark.end()
+            floor = mark.start
+            start = mark.end
     if not marked:
         return Split("", text)
     said = [text[begin:end] for begin, end in ((0, floor), *thoughts)]
@@ -231,6 +251,52 @@ def _tags(text: str) -> Split:
         said.append(text[opened:])
         return _split(text, said, pieces, (opened, len(text)))
     return _split(text, said, [*pieces, (start, len(text))], None)
+
+
+class _Mark(NamedTuple):
+    start: int
+    end: int
+    kind: Literal["opens", "closes", "empty"]
+
+
+def _marks(text: str) -> list[_Mark]:
+    """Return the marks of a text in order; what stands between a pair of `_PAIRED` is passed over."""
+    pairs = _pairs(text)
+    found = [mark for pair in pairs for mark in pair]
+    for match in _MARK.finditer(text):
+        kind: Literal["opens", "closes", "empty"] = "closes"
+        if match["empty"]:
+            kind = "empty"
+        elif match["other"] or (match["end"] == "" and not match["name"].lower().endswith(("_end", "-end"))):
+            kind = "opens"
+        found.append(_Mark(match.start(), match.end(), kind))
+    found.sort()
+    return found
+
+
+def _pairs(text: str) -> list[list[_Mark]]:
+    """Return opening and closing mark of each thought of `_PAIRED`; no closing one where the response ends in it."""
+    found: list[list[_Mark]] = []
+    quotes, until = _Quotes(text), 0
+    without_end = set[str]()
+    for opening in _PAIRED.finditer(text):
+        if opening.start() < until or quotes.hold(opening.start()):
+            continue
+        if opening["fence"]:
+            closing = rf"\n{opening[2]}[ \t]*(?=\n|\Z)"
+        elif opening["comment"]:
+            closing = "-->"
+        else:
+            closing = f"</{(opening['details'] or opening['element']).lower()}>"
+        end = None if closing in without_end else re.compile(closing, re.IGNORECASE).search(text, opening.end() - 1)
+        if end is not None:
+            until = end.end()
+            found.append([_Mark(*opening.span(), "opens"), _Mark(*end.span(), "closes")])
+        elif opening["element"]:
+            without_end.add(closing)  # a word about an element, not a thought
+        else:
+            return [*found, [_Mark(*opening.span(), "opens")]]
+    return found
 
 
 def _split(text: str, said: list[str], pieces: list[tuple[int, int]], unfinished: tuple[int, int] | None) -> Split:

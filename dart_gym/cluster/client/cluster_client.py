@@ -8,6 +8,8 @@ Invariants:
     - If the session itself is lost (the server was restarted, or the grace period is over), a step's result is a
       value, terminal ENV_ERROR, and the next reset opens a new session, on another server if there are several.
     - One operation at a time.
+    - Where an episode may be scored, a reply is waited for as much longer as its server says that it may move the
+      deadline of an evaluation: what the machine of the desktop was too busy for is no reason to give up an episode.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ _WAITS = {
     "lacking": "a list of what the desktops lack",
 }
 """What a person is told that a long operation waits for."""
+_SCORED = frozenset({"step", "finish"})  # operations that can end with an evaluation
 CLOSED = "the session was closed during the operation"
 _SESSION_GONE = frozenset({*frames.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
@@ -62,6 +65,7 @@ class ClientSession:
         self.connection: ClientConnection | None = None
         self.token = ""
         self._codec = "raw"
+        self._extension_s = 0.0  # by which its server may move the deadline of an evaluation
         self._receiver = FrameReceiver(0)
         self._holds_slot = False  # whether it is known to have a desktop
         self._next_id = 0
@@ -276,26 +280,27 @@ class ClientSession:
         async with self._lock:
             self._next_id += 1
             frame = frames.encode_request(Request(self._next_id, op, deadline_s * 1000, args))
-            reply = await self._exchange(frame, self._next_id, deadline_s, _WAITS.get(op, op))
+            reply = await self._exchange(frame, self._next_id, op, deadline_s)
         if reply.code is not None:
             raise frames.exception_for(reply.code, reply.message)
         return reply
 
-    async def _exchange(self, frame: bytes, request_id: int, deadline_s: float, what: str) -> Reply:
-        reason, closings = "", self._closings
+    async def _exchange(self, frame: bytes, request_id: int, op: str, deadline_s: float) -> Reply:
+        reason, closings, limit_s = "", self._closings, deadline_s
         for _ in range(MAX_SENDS):
             if self._closings != closings:
                 raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
             connection = self.connection or await self._connect()
             try:
                 await connection.send(frame)
-                with waiting_for(f"{what} at {self.server_url}", deadline_s):
-                    async with asyncio.timeout(deadline_s + REPLY_MARGIN_S):
+                limit_s = deadline_s + (self._extension_s if op in _SCORED else 0.0)
+                with waiting_for(f"{_WAITS.get(op, op)} at {self.server_url}", limit_s):
+                    async with asyncio.timeout(limit_s + REPLY_MARGIN_S):
                         return await self._receive(connection, request_id)
             except TimeoutError:
                 self.drop()
                 raise ClusterError(
-                    f"{self.server_url} did not answer within {deadline_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
+                    f"{self.server_url} did not answer within {limit_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
                 ) from None
             except websockets.ConnectionClosed as error:
                 self.connection = None
@@ -383,6 +388,7 @@ class ClientSession:
             self.token = welcome.session
             self._server = server
             self._codec = welcome.codec
+            self._extension_s = welcome.limits.get("extension_s", 0.0)
             self._receiver = FrameReceiver(peer_of(connection.transport.get_extra_info("socket")))
             return connection
         server.failed(time.monotonic())

@@ -48,6 +48,7 @@ from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
 from dart_gym.cluster.wire.local_tokens import LocalToken
 from dart_gym.cluster.wire.shared_frames import SHARED, taken
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
+from dart_gym.core.operation_deadline import LONGEST_EXTENSION_S
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.utils.page_guard import refusal
@@ -386,7 +387,11 @@ async def _encode(reply: Reply, served: ServedSession) -> bytes:
 
 
 def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
-    limits: dict[str, float] = {"request_bytes": frames.MAX_REQUEST_BYTES, "idle_s": settings.idle_timeout_s}
+    limits: dict[str, float] = {
+        "request_bytes": frames.MAX_REQUEST_BYTES,
+        "idle_s": settings.idle_timeout_s,
+        "extension_s": LONGEST_EXTENSION_S,
+    }
     return limits if settings.lifetime_s is None else limits | {"lifetime_s": settings.lifetime_s}
 
 

@@ -41,7 +41,8 @@ MAX_DEADLINE_MS = 3_600_000
 FRAGMENT_BYTES = 256 << 10
 MAX_DEPTH = 64  # of nested lists and maps in a header
 OPERATIONS = ("acquire", "reset", "step", "finish", "oracle", "close", "status", "lacking")
-LIMITS = ("request_bytes", "idle_s", "lifetime_s")  # of a welcome: size of a request; a session's idle and total time
+LIMITS = ("request_bytes", "idle_s", "lifetime_s", "extension_s")
+"""Of a welcome: size of a request; a session's idle and total time; by how much an evaluation may move its deadline."""
 _LENGTH = struct.Struct(">I")
 
 

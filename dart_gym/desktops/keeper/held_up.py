@@ -1,5 +1,6 @@
 """Decide what delays a desktop that does not answer: its own programs, or an overloaded machine."""
 
+import math
 import os
 import statistics
 import time
@@ -29,10 +30,11 @@ def held_up_inside(keeper: int) -> bool:
     return held_up_by({keeper})
 
 
-def held_up_by(roots: set[int]) -> bool:
+def held_up_by(roots: set[int], *, overloaded: bool = False) -> bool:
     """Return whether what waits for processes, and all below them, waits for what they do and not for the machine.
 
-    Takes a tenth of a second. What waits for a core at this moment is counted, and not the load average: a desktop
+    `overloaded` says that the machine was too busy before, so that it counts alone what the processes do. Takes a tenth
+    of a second. What waits for a core at this moment is counted, and not the load average: a desktop
     would raise that for the minute that follows, and look like the victim of a busy machine. The median of some moments
     is taken, for one alone may be any.
     """
@@ -41,7 +43,8 @@ def held_up_by(roots: set[int]) -> bool:
         if sample:
             time.sleep(_APART_S)  # between samples, not a wait for anything
         states = [state for root in roots for pid in descendants(root) for state in _states(pid)]
-        found.append(is_own_doing(states, busy_share(Path("/proc/stat").read_text()), cores))
+        busy = math.inf if overloaded else busy_share(Path("/proc/stat").read_text())
+        found.append(is_own_doing(states, busy, cores))
     return bool(statistics.median_low(found))
 
 

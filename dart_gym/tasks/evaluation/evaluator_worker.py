@@ -8,6 +8,9 @@ that is root it runs as a user of its own, as desktops do.
 Invariants:
     - What goes wrong by itself is an `EvaluationFailure` that names it. What goes wrong (a hang, a crash, too much
       memory) by what the agent has left is a `DesktopStateError`; see `blame`.
+    - It is ended for its deadline only once it has had the processor time it needs (`ENOUGH_S`). On a busy machine it
+      goes on past the deadline, and moves that of the operation with it, by `LONGEST_EXTENSION_S` at most: an agent
+      that leaves what is read for ever gains nothing by the load of others.
     - What the task gives (bundle, references, the copy of the desktop's files) is apart from the cache, and read-only.
     - After `close` no process of the worker is left.
     - Without a sandbox it runs only for desktops that the user chose to have without one.
@@ -26,7 +29,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dart_gym.core import operation_deadline
 from dart_gym.core.errors import DesktopStateError, EvaluationFailure, MissingDependencyError
+from dart_gym.core.operation_deadline import extend_deadline, seconds_left
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.bubblewrap import (
     WORKSPACE,
@@ -54,6 +59,11 @@ from dart_gym.utils.processes import processor_seconds
 TIMEOUT_S = 90.0
 ENOUGH_S = 20.0
 """Seconds of a processor, of which an evaluation takes a few: one that has had so many is held up by what it reads."""
+LOOK_S = 5.0
+"""How often it is looked whether an evaluation that a busy machine has delayed has had its time by now."""
+
+MARGIN_S = 2.0
+"""How much earlier than the operation around it an evaluation ends, so that it is the evaluation that says why."""
 
 MEMORY_BYTES = 3 << 30
 FILE_BYTES = 1 << 30
@@ -83,6 +93,8 @@ class SpoiledFilesError(DesktopStateError):
 class EvaluatorWorker:
     """One worker, for one evaluation with a cache of its own, in `timeout` seconds. An async context manager.
 
+    The time counts from the first answer that is waited for: imports and steps of `postconfig` run beside each other.
+
     Args:
         given: a directory that its programs see read-only as `GIVEN`, and its `bundle/gt` as `/tmp/tmp_workspace/gt`.
         reaches_desktop: whether it can ask the desktop anything.
@@ -109,6 +121,8 @@ class EvaluatorWorker:
         self._process: asyncio.subprocess.Process | None = None
         self._stack = contextlib.AsyncExitStack()
         self._ends_at = math.inf
+        self._extended = 0.0
+        self._was_idle = False
 
     async def __aenter__(self) -> EvaluatorWorker:
         return self
@@ -123,7 +137,7 @@ class EvaluatorWorker:
         checks = list(checks)
         configs = [config for check in checks for config in (check.result, check.expected) if config]
         getters = sorted({str(config.get("type")) for config in configs})
-        self._ends_at = asyncio.get_running_loop().time() + self._timeout
+        self._desktop_before = self._desktop_seconds()
         self._ended_before = ended_for_memory(_VMSTAT.read_text())
         self._take_user()
         sockets = await self._sockets(getters)
@@ -261,6 +275,9 @@ class EvaluatorWorker:
 
     async def _load(self) -> None:
         if not self._loaded:
+            left = max(0.0, seconds_left())
+            self._timeout = min(self._timeout, left - min(MARGIN_S, left / 10))
+            self._ends_at = asyncio.get_running_loop().time() + self._timeout
             self.require_ok(await self._receive("its imports"), "")
             self._loaded = True
 
@@ -287,16 +304,7 @@ class EvaluatorWorker:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     async def _receive(self, what: str) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None  # likewise
-        left = self._ends_at - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(max(left, 0.0)):
-                line = await self._process.stdout.readline()
-        except TimeoutError:
-            message = f"the evaluation took longer than {self._timeout:g} s (in {what}) and was ended"
-            raise self._failure(message, machine=await asyncio.to_thread(self._wanted_time)) from None
-        except ValueError as error:
-            raise self._failure(f"the evaluator answered too much in {what}") from error
+        line = await self._line(what)
         if not line:
             raise await self._explain_end(what)
         try:
@@ -305,12 +313,49 @@ class EvaluatorWorker:
             raise self._failure(f"the evaluator answered no JSON in {what}: {line[:200]!r}") from error
         return reply
 
-    def _wanted_time(self) -> bool:
-        """Return whether it is the machine that had no time for the evaluator, or for the desktop that it asks."""
-        assert self._process is not None  # only called with one
-        if processor_seconds({self._process.pid, *descendants(self._process.pid)}) >= ENOUGH_S:
+    async def _line(self, what: str) -> bytes:
+        """Return the next line of the worker; past its deadline for as long as it lacks time for its work."""
+        assert self._process is not None and self._process.stdout is not None  # `start` made it with a pipe
+        while True:
+            left = self._ends_at - asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(max(left, 0.0)):
+                    return await self._process.stdout.readline()
+            except TimeoutError:
+                had_time = await asyncio.to_thread(self._had_its_time)
+            except ValueError as error:
+                raise self._failure(f"the evaluator answered too much in {what}") from error
+            if had_time or not self._extend():
+                limit = f"{self._timeout + self._extended:.3g} s"
+                message = f"the evaluation took longer than {limit} (in {what}) and was ended"
+                raise self._failure(message, machine=not had_time)
+
+    def _extend(self) -> bool:
+        """Move the deadline; return False where it was moved as far as it can be."""
+        more = asyncio.get_running_loop().time() - self._ends_at + LOOK_S
+        if self._extended + more > operation_deadline.LONGEST_EXTENSION_S or not extend_deadline(more):
             return False
-        return not held_up_by({self._process.pid, *self._keeper()})
+        self._ends_at += more
+        self._extended += more
+        return True
+
+    def _had_its_time(self) -> bool:
+        """Return whether it is not the machine that had no time for the evaluator, or for the desktop that it asks."""
+        assert self._process is not None  # only called with one
+        own = self._process.pid
+        if processor_seconds({own, *descendants(own)}) >= ENOUGH_S:
+            return True
+        if held_up_by({own}, overloaded=True) and self._desktop_seconds() - self._desktop_before >= ENOUGH_S:
+            return True  # it waits for the desktop, which had time
+        if not self._extended:
+            return held_up_by({own, *self._keeper()})
+        # The machine was too busy before: what it lacked then it gets now, unless nothing wants it, twice in a row.
+        idle = held_up_by({own, *self._keeper()}, overloaded=True)
+        self._was_idle, twice = idle, idle and self._was_idle
+        return twice
+
+    def _desktop_seconds(self) -> float:
+        return processor_seconds({pid for keeper in self._keeper() for pid in (keeper, *descendants(keeper))})
 
     def _keeper(self) -> set[int]:
         pid = getattr(self._desktop, "keeper_pid", None)

@@ -142,7 +142,7 @@ def test_a_data_set(tmp_path):
     assert np.asarray(row["screenshot"])[0, 0].tolist() == [1, 1, 1] and row["screenshot"].size == (30, 20)
     assert json.loads(row["actions"])[1] == {"kind": "type", "text": "ü"}
     assert (row["response_ids"], row["logprobs"], row["text"]) == ([5, 6], [-0.5, None], "Action: ?")
-    assert (row["error"], json.loads(row["timings"])["generate"]) == ("no such key", 0.5)
+    assert (row["action_error"], json.loads(row["timings"])["generate"]) == ("no such key", 0.5)
     assert (read[3]["actor"], read[3]["score"], read[3]["lost_by"]) == ("human", None, "environment")
     with pytest.raises(RecordError, match="no recorded episodes"):
         build_dataset([], tmp_path / "cache")

@@ -387,3 +387,22 @@ def test_qwen_versions_and_thought():
     assert found.thought == "I see it.\nNow I click."
     assert '"name": "computer_use"' in get_format("qwen").describe()
     assert "1932x1092" in get_format("qwen:2.5").tool_schema((1920, 1080))["function"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("computer_13", '{"action_type": "WAIT", "action_type": "DONE"}'),
+        ("computer_13", '{"action_type": "CLICK", "parameters": {"x": 1, "x": 2, "y": 3}}'),
+        ("qwen:3", '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "action": "key"}}</tool_call>'),
+        ("qwen:3", '{"name": "computer_use", "arguments": {"action": "wait", "time": 1, "time": 2}}'),
+        ("ui_tars", "Action: click(start_box='(1,2)', start_box='(3,4)')"),
+        ("agent_s", "```python\nagent.wait(1, time=2)\n```"),
+    ],
+)  # fmt: skip
+def test_what_is_given_twice_is_an_error_and_not_the_last_one(name, text):
+    assert get_format(name).parse(text, (1920, 1080)).errors
+
+
+def test_a_fence_may_have_a_blank_before_its_language():
+    assert get_format("agent_s").parse("``` python\nagent.done()\n```", (1920, 1080)).actions == (a.Done(),)

@@ -106,6 +106,36 @@ def test_computer_13(tmp_path):
     assert import_episodes(tmp_path / "r", tmp_path / "out").imported == 1
 
 
+def test_imported_results_can_be_compared(tmp_path):
+    for model, score in (("m1", "1"), ("m2", "0")):
+        for name in ("a", "b"):
+            osworld_example(tmp_path / "r", name, model, score)
+    import_episodes(tmp_path / "r", tmp_path / "out")
+    both = [str(tmp_path / "out/pyautogui/screenshot" / model) for model in ("m1", "m2")]
+    result = CliRunner().invoke(agent_cli.app, ["compare", *both])
+    assert result.exit_code == 0 and "how the episodes of" in result.output, (result.output, result.exception)
+    assert "m1" in result.output and "m2" in result.output
+    several = CliRunner().invoke(agent_cli.app, ["compare", str(tmp_path / "out"), both[1]])
+    assert several.exit_code == 1 and "2 sets of episodes: name one of them, such as" in str(several.exception)
+
+
+def test_calls_of_tools(tmp_path):
+    """As OSWorld's agent of Claude records them: the call of a tool, and the code that was run for it."""
+    call = {"name": "computer", "id": "toolu_1", "action_type": "tool_use", "raw_response": "I click."}
+    click = {**call, "input": {"action": "left_click", "coordinate": [2, 3]}, "command": "pyautogui.click(20, 30)\n"}
+    osworld_example(tmp_path / "r", action=click)
+    osworld_example(tmp_path / "r", "looks", action={**call, "input": {"action": "screenshot"}, "command": ""})
+    osworld_example(tmp_path / "r", "ends", action={"action_type": "DONE", "raw_response": "Done."})
+    osworld_example(tmp_path / "r", "without", action={**call, "input": {"action": "left_click"}})
+    report = import_episodes(tmp_path / "r", tmp_path / "out")
+    assert counts(report) == (3, 0, 1) and "neither code nor an object that is known" in report.problems[0]
+    kinds = {
+        record.task_id: [action["kind"] for action in record.steps[0].actions]
+        for record in map(read_episode, find_episodes(tmp_path / "out"))
+    }
+    assert kinds == {"osworld/94d95f96": ["click", "type"], "osworld/looks": ["type"], "osworld/ends": ["done", "type"]}
+
+
 def test_agentnet(tmp_path):
     path = agentnet(tmp_path / "data", agentnet_line(), agentnet_line("failed", task_completed=False))
     assert counts(import_episodes(path, tmp_path / "out")) == (2, 0, 0)
@@ -350,7 +380,8 @@ def test_the_command(tmp_path):
     assert invoke(path, tmp_path / "few", "--max-lost", 0).exit_code == 1
     assert invoke(path, tmp_path / "more", "--max-lost", 1).exit_code == 0
     path.write_text("no JSON\n")
-    assert invoke(path, tmp_path / "none").exit_code == 1, "nothing was imported"
+    nothing = invoke(path, tmp_path / "none")
+    assert nothing.exit_code == 1 and "is no JSONL file, no Parquet file and no archive" in str(nothing.exception)
     with pytest.raises(RecordError, match="holds no traj.jsonl"):
         import_episodes(tmp_path / "data" / "ubuntu_images", tmp_path / "none")
     assert not (tmp_path / "none").exists()

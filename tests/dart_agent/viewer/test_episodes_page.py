@@ -13,7 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from dart_agent.commands import agent_cli
 from dart_agent.episodes.episode_files import read_episode
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.viewer.recorded_episodes import RecordedEpisodes
@@ -310,6 +312,21 @@ async def test_a_run_with_demonstrations_rollouts_and_evaluations(page, tmp_path
         await wait_for(page, "document.body.dataset.pairs === '8'")
         sides = "['side-a', 'side-b'].map(side => document.getElementById(side).value)"
         assert await page.evaluate(sides) == ["evaluations/x-before", "evaluations/a-after"]
+
+
+def test_a_part_of_a_run_and_a_page_of_one_episode_show_tokens_as_texts_too(tmp_path, processing_dir):
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    write_played(run / "data", "rollout", 1, 1, 1e9)
+    shutil.copytree(processing_dir, run / "checkpoints" / "v000000")
+    [episode] = (run / "data" / "trajectories").iterdir()
+    assert RecordedEpisodes([run]).decoder_of(episode) is not None
+    for root in (run / "data", episode):
+        assert RecordedEpisodes([root]).decoder_of(episode) is None, "nobody says that this is a run"
+    (run / "run.json").write_text("{}")
+    for root in (run / "data", episode):
+        assert RecordedEpisodes([root]).decoder_of(episode) is not None
+        done = CliRunner().invoke(agent_cli.app, ["view", str(root), "-o", str(page)])
+        assert done.exit_code == 0 and '"tokens": []' not in page.read_text() and '"tokens":[]' not in page.read_text()
 
 
 async def test_curves_of_a_run(page, tmp_path):

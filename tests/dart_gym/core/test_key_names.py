@@ -19,7 +19,17 @@ from dart_gym.desktops.input.requested_keys import keysym_of
         *(("XF86AudioNext", "XF86AudioNext"), ("xf86audionext", "XF86AudioNext"), ("XF86AudioMute", "volumemute")),
         *(("Return", "enter"), ("Prior", "pageup"), ("nobreakspace", "\u00a0"), ("dead_acute", "dead_acute")),
         *(("KeyA", "a"), ("Digit5", "5"), ("NumpadEnter", "numenter"), ("ControlOrMeta", "ctrl")),
-        *(("ｅｎｔｅｒ", "enter"), ("Page-Down", "pagedown")),
+        *(("ｅｎｔｅｒ", "enter"), ("Page-Down", "pagedown"), ("e\u0301", "é")),
+        *(
+            ("⌘", "win"),
+            ("⌥", "alt"),
+            ("⇧", "shift"),
+            ("⏎", "enter"),
+            ("⌫", "backspace"),
+            ("↓", "down"),
+            ("U2318", "win"),
+        ),
+        *(("left ctrl", "ctrl"), ("right_alt", "altright"), ("lshift", "shift"), ("RWin", "winright"), ("OS", "win")),
     ],
 )
 def test_names(name, key):

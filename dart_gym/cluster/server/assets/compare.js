@@ -18,7 +18,7 @@ const compareView = (() => {
   // The two sources that share most episodes, evaluations before all others; the one that was played first is A.
   function best(names, rows) {
     const of = names.slice(0, 40).map(name => {
-      const its = rows.filter(row => row.source === name), keys = new Set(its.map(row => `${row.seed} ${row.task_id}`));
+      const its = rows.filter(row => row.source === name), keys = new Set(its.filter(row => outcomeKind(row) !== "lost").map(row => `${row.seed} ${row.task_id}`));
       return { name, keys, tested: its.every(row => row.kind === "evaluation"), ended: Math.max(...its.map(row => row.ended_at)) };
     });
     let found = null, most = [-1, -1];

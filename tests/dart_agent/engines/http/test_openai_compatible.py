@@ -201,6 +201,9 @@ FAILED = [
     ({"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": "error"}]}, "did not finish"),
     ({"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": "abort"}]}, "did not finish"),
     ({"choices": [{"message": {"content": None, "tool_calls": [{}]}, "finish_reason": "tool_calls"}]}, "tool parser"),
+    ({"choices": [{"message": {"content": "I click.", "tool_calls": [{}]}, "finish_reason": "stop"}]}, "tool parser"),
+    ({"choices": [{"message": {"content": "I click.", "function_call": {"name": "x"}}}]}, "tool parser"),
+    ({"choices": [{"message": {"content": "Action: wa"}, "finish_reason": "SAFETY"}]}, "content filter withheld"),
     ({"choices": []}, "no chat completion"),
     ({"choices": [{"message": "hello"}]}, "no chat completion"),
     ([], "no chat completion"),
@@ -221,6 +224,12 @@ async def test_an_answer_that_is_none_carries_nothing_out_and_says_why(hosted, e
 async def test_reasons_to_end_in_the_words_of_others(hosted, engine, plain, reason, found):
     hosted.answers = [(200, {"choices": [{"message": {"content": "Action: wait()"}, "finish_reason": reason}]})]
     assert (await engine.generate(prompt_of(plain), Sampling())).finish_reason == found
+
+
+async def test_a_refusal_is_what_the_model_says(hosted, engine, plain):
+    """It is the model's own failure, and no loss of the engine."""
+    hosted.answers = [(200, {"choices": [{"message": {"content": None, "refusal": "I cannot."}}]})]
+    assert (await engine.generate(prompt_of(plain), Sampling())).text == "I cannot."
 
 
 async def test_an_answer_without_end_is_refused(hosted, engine, plain, monkeypatch):

@@ -45,7 +45,12 @@ def test_spaces_of_xdotool_always_part(given):
     assert len(read_presses(given, spaces_part=True)) == 2
 
 
-@pytest.mark.parametrize("given", ["ctrl z z", ["shift", "tab", "tab"], ["ctrl+a", 5], ["ctrl+a", ""], "ctrl+a nokey"])
+EMACS = ["C-c", "M-x", "C-x C-c", ["C-c"], "C-M-x"]
+
+
+@pytest.mark.parametrize(
+    "given", ["ctrl z z", ["shift", "tab", "tab"], ["ctrl+a", 5], ["ctrl+a", ""], "ctrl+a nokey", *EMACS, "ctrl & c"]
+)
 def test_what_is_neither_is_an_error(given):
     with pytest.raises(UnreadableError):
         read_presses(given)

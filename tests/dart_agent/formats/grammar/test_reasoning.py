@@ -110,6 +110,15 @@ MARKS = [
     ("<think_start>", "<think_end>"),
     ("<|begin-of-thought|>", "<|end-of-thought|>"),
     ("<start-thinking>", "<stop-thinking>"),
+    ("<ctrl94>thought\n", "<ctrl95>"),
+    ("[BEGIN THINKING]", "[END THINKING]"),
+    ("[Start thought]", "[Stop thought]"),
+    ("<|think|>", "<|begin|>assistant<|content|>"),
+    ("<think>", "<\\think>"),
+    ("<推理>", "</推理>"),
+    ("<分析过程>", "</分析过程>"),
+    ("<思维链>", "</思维链>"),
+    ("<反思>", "</反思>"),
 ]
 
 
@@ -123,10 +132,49 @@ def test_marks_of_rarer_models(opening, closing):
     assert split_reasoning(typed).answer == typed
 
 
+PAIRED = [
+    ('<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 seconds</summary>\n', "</details>"),
+    ("<details><summary>Thinking</summary>", "</details>"),
+    ("<DETAILS open><summary>My reasoning</summary>", "</Details>"),
+    ("<!-- thinking: ", "-->"),
+    ("```thinking\n", "\n```\n"),
+    ("~~~ Thought\n", "\n~~~\n"),
+    ("<explanation>", "</explanation>"),
+    ("<consider>", "</consider>"),
+    ("<draft>", "</draft>"),
+    ("<evaluation_previous_goal>", "</evaluation_previous_goal>"),
+]
+"""Marks that open a thought by themselves; those that are a word in brackets do only where the thought is closed."""
+
+
+@pytest.mark.parametrize(("opening", "closing"), PAIRED)
+def test_thoughts_between_a_pair_of_marks(opening, closing):
+    split = split_reasoning(f"{opening}a <tool_call> {closing}b")
+    assert "a <tool_call>" in split.reasoning and split.answer.strip() == "b"
+    assert split_reasoning(f"c\n{opening}a{closing}b").answer.split() == ["c", "b"]
+    nested = split_reasoning(f"<think>{opening}a{closing}c</think>b")
+    assert nested.answer == "b" and nested.unfinished is None
+    unclosed = split_reasoning(f"{opening}a")
+    is_a_word = opening[1:].partition(">")[0] in ("explanation", "consider", "draft", "evaluation_previous_goal")
+    assert bool(unclosed.unfinished) is not is_a_word
+    typed = "type(content='" + opening.strip().replace("\n", " ") + "')"
+    assert split_reasoning(typed).answer == typed
+
+
+def test_a_block_in_a_thought_does_not_end_it():
+    text = "```thinking\nMaybe\n```python\nagent.done()\n```\nb"
+    assert "agent.done" not in split_reasoning(text).answer
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "the plan: b",
+        "an <explanation> element",
+        "<details><summary>Prices</summary>b</details>",
+        "<!-- a comment -->b",
+        "```python\nthink()\n```",
+        "```thinkpad\nb\n```",
         "a < b and b > c",
         "<planet>",
         "<reasonable>",
@@ -209,6 +257,13 @@ UNITS = [
     "<|begin_of_",
     "&lt;reason_",
     "＜plan a=",
+    "<draft>",
+    "<draft></explain>",
+    "```thinking\n",
+    "\n```thinking\n```",
+    "<!--think ",
+    "<details",
+    "<details><summary>",
 ]
 
 

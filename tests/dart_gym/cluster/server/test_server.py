@@ -16,6 +16,7 @@ from serving import Line
 from websockets.asyncio.client import connect, unix_connect
 from websockets.asyncio.server import unix_serve
 
+from dart_gym.cluster.client import cluster_client
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
@@ -30,8 +31,10 @@ from dart_gym.core.errors import (
     TaskError,
     UnknownTaskError,
 )
+from dart_gym.core.operation_deadline import extend_deadline
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.sessions.session import Session
+from dart_gym.tasks.catalog.registry import make_scenario
 
 TWO_STEPS = "fake/two-steps"
 
@@ -92,6 +95,28 @@ async def test_finish_and_errors_cross_the_wire(client, tmp_path):
         await session.reset(TWO_STEPS, seed=0)
         result = await session.finish(TerminalState.PARSE_ERROR)
         assert result.terminal is TerminalState.PARSE_ERROR and result.evaluation.score == 0.0
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_client_waits_as_much_longer_as_a_server_may_move_its_deadline(client, monkeypatch, told):
+    """An evaluation that a busy machine delays keeps its episode; a server that says nothing gets no more time."""
+    monkeypatch.setattr(cluster_client, "REPLY_MARGIN_S", 0.1)
+    if not told:
+        monkeypatch.setattr(protocol, "LIMITS", ("request_bytes",))
+    scenario = type(make_scenario("fake"))
+    evaluate = scenario.evaluate
+
+    async def slow(*arguments):
+        assert extend_deadline(5.0)
+        await asyncio.sleep(0.5)
+        return await evaluate(*arguments)
+
+    monkeypatch.setattr(scenario, "evaluate", slow)
+    async with client.session() as session:
+        await session.reset(TWO_STEPS, seed=0)
+        last = await session.step(Done(), deadline_s=0.2)
+    assert last.terminal is (TerminalState.DONE if told else TerminalState.ENV_ERROR), last
+    assert told or "did not answer within 0.3 s" in last.evaluation.detail
 
 
 async def test_the_server_reads_no_files_for_clients(client):

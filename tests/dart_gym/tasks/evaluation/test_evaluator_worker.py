@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import io
 import json
@@ -19,10 +20,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dart_gym.core import operation_deadline
 from dart_gym.core.errors import DesktopStateError, EvaluationFailure
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.keeper import held_up
 from dart_gym.tasks.evaluation import evaluator_environment, evaluator_worker
 from dart_gym.tasks.evaluation.evaluator import evaluate
 
@@ -167,7 +170,8 @@ def is_worth_0(evaluation) -> bool:
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
-    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots: not busy)
+    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots, **_: not busy)
+    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 0.0)
     started = time.monotonic()
     evaluation = await score_program(desktop, "while True: pass", timeout=4.0)
     assert "took longer than 4 s" in evaluation.detail and time.monotonic() - started < 15
@@ -177,10 +181,66 @@ async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
 
 async def test_what_keeps_a_processor_busy_is_no_failure_of_a_busy_machine(desktop, monkeypatch):
     """Else a document that is read for ever would have each failed episode left out, where many desktops run."""
-    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots: False)
+    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots, **_: False)
     monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 0.5)
     evaluation = await score_program(desktop, "while True: pass", timeout=12.0)
     assert "took longer" in evaluation.detail and is_worth_0(evaluation), evaluation
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Other programs that keep all cores busy; as many of them as a test can afford count as too many."""
+    monkeypatch.setattr(held_up, "OVERLOAD", 0.5)
+    monkeypatch.setattr(evaluator_worker, "LOOK_S", 0.5)
+    loops = [
+        subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(2 * len(os.sched_getaffinity(0)))
+    ]
+    yield loops
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+async def test_on_a_busy_machine_an_evaluation_goes_on_until_it_has_had_its_time(desktop, others, monkeypatch):
+    """What ends has its score, what does not is worth 0, and both keep the operation they are a part of waiting."""
+    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 5.0)
+    async with operation_deadline.operation_deadline(1.5):
+        long = "import time; ends = time.process_time() + 0.3\nwhile time.process_time() < ends: pass\nok = True"
+        evaluation = await score_program(desktop, long, timeout=0.5)
+    assert (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 1.0), evaluation
+    async with operation_deadline.operation_deadline(1.5):
+        evaluation = await score_program(desktop, "while True: pass", timeout=0.5)
+    assert is_worth_0(evaluation) and "took longer" in evaluation.detail, evaluation
+
+
+async def test_a_machine_that_never_has_time_for_an_evaluation_is_to_blame(desktop, others, monkeypatch):
+    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 3.0)
+    evaluation = await score_program(desktop, "while True: pass", timeout=2.0)
+    assert evaluation.status is EvaluationStatus.EVALUATION_ERROR and "took longer" in evaluation.detail, evaluation
+
+
+async def test_a_desktop_that_an_evaluation_waits_for_has_had_its_time_too(desktop, others, monkeypatch):
+    """A command of a getter that the agent has made endless, while others keep the machine busy."""
+    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 3.0)
+    endless = {**HELLO, "result": {"type": "vm_command_line", "command": "while :; do :; done", "shell": True}}
+    evaluation = await evaluate(desktop, endless, TerminalState.DONE, official=True, timeout=2.0)
+    assert is_worth_0(evaluation), evaluation
+
+
+async def test_a_deadline_is_moved_with_those_around_it_and_not_for_ever(monkeypatch):
+    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 30.0)
+    assert operation_deadline.extend_deadline(99.0), "without a deadline there is nothing to move"
+    async with operation_deadline.operation_deadline(0.2), operation_deadline.operation_deadline(0.1):
+        assert operation_deadline.extend_deadline(20.0) and 19 < operation_deadline.seconds_left() < 21
+        await asyncio.sleep(0.25)
+        assert not operation_deadline.extend_deadline(20.0), "that would be 40 s"
+    with pytest.raises(TimeoutError):
+        async with operation_deadline.operation_deadline(0.02):
+            assert operation_deadline.extend_deadline(0.02)
+            try:
+                await asyncio.sleep(20)
+            finally:
+                assert not operation_deadline.extend_deadline(5.0), "it has passed"
 
 
 @pytest.mark.parametrize(
