@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -70,13 +70,25 @@ def import_episodes(source: str | Path, out: str | Path, *, examples: str | Path
         if is_archive(source):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dart-agent-")))
             unpack(source, folder)
-            source = folder
+            source, archive = folder, source
+            stack.enter_context(_named(folder, archive, report))
         for found in find(source, Path(examples) if examples is not None else None):
             if isinstance(found, FoundEpisode):
                 _record(found, out, report, seen)
             else:
                 _refuse(report, found)
     return report
+
+
+@contextmanager
+def _named(folder: Path, archive: Path, report: ImportReport) -> Iterator[None]:
+    """Have messages name an archive in the place of the folder that it was unpacked to."""
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(str(error).replace(str(folder), str(archive))) from error
+    finally:
+        report.problems = [problem.replace(str(folder), str(archive)) for problem in report.problems]
 
 
 def find(source: Path, examples: Path | None) -> Iterator[Found]:
@@ -87,6 +99,8 @@ def find(source: Path, examples: Path | None) -> Iterator[Found]:
     """
     if not source.exists():
         raise RecordError(f"{source} does not exist")
+    if (source / "rows" / "rollout_run.jsonl").is_file():
+        raise RecordError(f"{source} is a run in one file: `dart-train data import CONFIG FILE` reads that")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
     if any(path.name == LINES for path in files):
         yield from find_results(source if source.is_dir() else source.parent, examples)

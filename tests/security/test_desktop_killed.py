@@ -304,6 +304,8 @@ def name_of(pid):
         ([("Xvfb", "D")], 40.0, False),
         ([("Xvfb", "S"), *[("sh", "R")] * 60], 61.0, True),  # its own programs do
         ([("Xvfb", "R")], 30.0, False),
+        ([("Xvfb", "R"), *[("sh", "R")] * 60], 81.0, True),  # its own programs are three of four, on a busy machine too
+        ([("Xvfb", "R"), *[("chrome", "R")] * 20], 41.0, False),
     ],
 )
 def test_who_holds_a_desktop_up(states, load, inside):

@@ -13,6 +13,9 @@ from dart_gym.desktops.sandbox.guest import descendants
 OVERLOAD = 4.0
 """Threads of others that want a core, by the core, from which on a machine may be what is slow."""
 
+MAJORITY = 2.0
+"""Threads of a desktop that want a core, by those of all others, from which on it is the desktop that is too busy."""
+
 _ESSENTIAL = frozenset({"Xvfb", "openbox", "dbus-daemon", "desktop-guest"})
 _SAMPLES, _APART_S = 5, 0.02
 
@@ -52,12 +55,12 @@ def is_own_doing(threads: list[ProcessState], busy: float, cores: int) -> bool:
     """Return whether a desktop holds itself up. Pure.
 
     It does where what it needs is stopped, where none of its threads wants a core or waits for a disk, for then no
-    machine could be faster, and where nobody else is busy.
+    machine could be faster, where nobody else is busy, and where its own threads are by far the most that want a core.
     """
     if any(thread.name in _ESSENTIAL and thread.state in "Tt" for thread in threads):
         return True
     own = sum(thread.state in "RD" for thread in threads)
-    return own == 0 or busy - own < OVERLOAD * cores
+    return own == 0 or busy - own < OVERLOAD * cores or own > MAJORITY * (busy - own)
 
 
 def busy_share(stat: str) -> float:

@@ -325,6 +325,9 @@ def test_archives(tmp_path, suffix):
     source = agentnet(tmp_path / "data", agentnet_line()).parent
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
     assert import_episodes(archive(tmp_path / f"good{suffix}", files), tmp_path / "out").imported == 1
+    nothing = archive(tmp_path / f"nothing{suffix}", {"a.txt": b"x"})
+    with pytest.raises(RecordError, match=f"nothing{re.escape(suffix)} holds no traj.jsonl"):
+        import_episodes(nothing, tmp_path / "other")
     for name in ("../outside.txt", "/outside.txt", "a/../../outside.txt", "..\\outside.txt"):
         with pytest.raises(RecordError, match="leads outside: nothing was unpacked"):
             import_episodes(archive(tmp_path / f"bad{suffix}", {**files, name: b"x"}), tmp_path / "other")

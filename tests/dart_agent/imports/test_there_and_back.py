@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +204,13 @@ def test_a_file_that_unpacks_to_much_more_is_refused(tmp_path, dataset, monkeypa
 def test_recorded_episodes_are_no_export(tmp_path, recorded):
     with pytest.raises(RecordError, match="recorded episodes already, which every command reads as they are"):
         import_episodes(tmp_path / "a", tmp_path / "out")
+
+
+def test_a_run_in_one_file_is_for_another_command(tmp_path):
+    with tarfile.open(tmp_path / "run.tar", "w") as tar:
+        for name in ("manifest.json", "rows/rollout_run.jsonl"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"{}\n"))
+    with pytest.raises(RecordError, match="dart-train data import CONFIG FILE"):
+        import_episodes(tmp_path / "run.tar", tmp_path / "out")
