@@ -40,8 +40,8 @@ from dart_gym.core.outcomes import TerminalState
 LINES, RESULT = "traj.jsonl", "result.txt"
 EVALUATOR = "osworld/result.txt"
 MOST_JSON = 4 << 20
-_TOOL = "tool_use"
-"""The type of an action of OSWorld's Claude agent, whose code is beside the call of the tool."""
+_TOOL, _SAID = "tool_use", "raw_response"
+"""Of OSWorld's Claude agent: the type of an action whose code is beside the call of the tool, and what was written."""
 _WORDS: dict[str, Action] = {"WAIT": Wait(2.0), "DONE": Done(), "FAIL": Fail()}
 
 
@@ -158,7 +158,8 @@ def _actions(action: Any, screen: tuple[int, int]) -> tuple[Action, ...]:
         if "kind" in action:
             return (action_from_dict(dict(action)),)
         if action.get("action_type", _TOOL) != _TOOL:
-            return read_actions(get_format("computer_13"), action, size)
+            said = {name: value for name, value in action.items() if name != _SAID}
+            return read_actions(get_format("computer_13"), said, size)
         action = action.get("command", action.get("action"))
     if not isinstance(action, str):
         raise RefusedError(f"its action is neither code nor an object that is known: {action!r:.100}")

@@ -171,8 +171,19 @@ def literal(node: ast.expr) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         return [literal(item) for item in node.elts]
     if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
-        return {str(literal(key)): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        pairs = zip(node.keys, node.values, strict=True)
+        return _each_once([(str(literal(key)), literal(value)) for key, value in pairs if key])
     raise UnreadableError(f"only literals are read as arguments, not a {type(node).__name__}")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Pairs as a dict. Raises `UnreadableError` for a name that is there twice: the last would replace the first."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UnreadableError(f"{name[:_SHOWN]} is given twice")
+        found[name] = value
+    return found
 
 
 def dotted(node: ast.expr) -> str:
@@ -200,7 +211,7 @@ def _call(statement: ast.stmt, span: tuple[int, int]) -> PyCall:
     try:
         if any(keyword.arg is None for keyword in node.keywords):
             raise UnreadableError("** is not read")
-        kwargs = {str(keyword.arg): literal(keyword.value) for keyword in node.keywords}
+        kwargs = _each_once([(str(keyword.arg), literal(keyword.value)) for keyword in node.keywords])
         return PyCall(dotted(node.func), tuple(literal(value) for value in node.args), kwargs, span)
     except RecursionError:
         raise UnreadableError("arguments are nested too deeply", span) from None

@@ -80,6 +80,9 @@ class GeminiFormat:
         called = False
         try:
             space = self.space(screen)
+            feedback = response_object(response).get("promptFeedback")
+            if isinstance(feedback, dict) and feedback.get("blockReason"):
+                raise UnreadableError(f"the prompt was blocked: {str(feedback['blockReason'])[:60]}")
             first = (blocks(response_object(response).get("candidates"), "candidates") or [{}])[0]
             content = first.get("content")
             for part in blocks((content.get("parts") if isinstance(content, Mapping) else None) or [], "parts"):

@@ -398,6 +398,8 @@ def test_qwen_versions_and_thought():
         ("qwen:3", '{"name": "computer_use", "arguments": {"action": "wait", "time": 1, "time": 2}}'),
         ("ui_tars", "Action: click(start_box='(1,2)', start_box='(3,4)')"),
         ("agent_s", "```python\nagent.wait(1, time=2)\n```"),
+        ("agent_s", "```python\nagent.wait(time=1, time=2)\n```"),
+        ("pyautogui", "```python\npyautogui.click(x=5, x=7, y=1)\n```"),
     ],
 )  # fmt: skip
 def test_what_is_given_twice_is_an_error_and_not_the_last_one(name, text):
