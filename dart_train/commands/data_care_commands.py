@@ -275,7 +275,7 @@ def _written_down(
     from dart_agent.models.model_tokens import ModelTokens
     from dart_train.rollout.play.written_down import Writer
 
-    if any(step.response_ids for step in trajectory.steps):
+    if any(step.prompt_ids for step in trajectory.steps):
         return trajectory, images
     model, agent = context.run.checkpoint(0), context.config.agent
     writer = Writer(ModelTokens.load(model), VisionSpec.from_dir(model), get_format(agent.format), agent)

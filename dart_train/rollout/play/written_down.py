@@ -47,7 +47,7 @@ class Writer:
         Raises:
             InvalidTrajectoryError: if an action has no spelling in the format, or nothing is left.
         """
-        if any(step.response_ids for step in trajectory.steps):
+        if any(step.prompt_ids for step in trajectory.steps):  # what was sampled alone is no prompt to learn it after
             return trajectory, images
         if not trajectory.instruction:
             raise InvalidTrajectoryError(

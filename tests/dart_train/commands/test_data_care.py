@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dart_agent.episodes.episode_files import find_episodes, read_episode, read_image
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.formats import get_format
 from dart_agent.imports.importers import import_episodes
+from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_gym.core.outcomes import TerminalState
@@ -22,6 +26,7 @@ from dart_train.core.train_errors import DataError
 from dart_train.data import DataManager, image_hash
 from dart_train.launch.pipeline import open_run
 from dart_train.processes.process_context import open_data
+from dart_train.rollout.play.written_down import Writer
 from scripts.failures.situations import Situation
 from scripts.failures.stub_server import Protocol, stub
 
@@ -189,6 +194,13 @@ def test_episodes_of_others_join_the_pool_in_the_words_of_the_runs_model(config,
     assert [len(step.image_hashes) for step in pooled.steps] == [1, 1] and not pooled.steps[0].logprobs
     again = run("pool", config, "--from", str(tmp_path / "imported"), "--as", "human")[1]
     assert len(list(data.trajectories(source="human"))) == 1, again
+    [path] = [path for path in find_episodes(tmp_path / "imported") if "good" in path.name]
+    episode = read_episode(path)
+    sampled = replace(episode, steps=tuple(replace(step, response_ids=(1, 2)) for step in episode.steps))
+    images = {name: read_image(path, name).pixels for name in episode.shown_images}
+    writer = Writer(tokens, VisionSpec.from_dir(model), get_format(loaded.agent.format), loaded.agent)
+    written = writer.write(sampled, images)[0].steps  # of an exported data set: what was sampled, and no prompts
+    assert all(step.prompt_ids and step.response_ids != (1, 2) for step in written)
 
 
 @pytest.mark.parametrize(
