@@ -62,7 +62,7 @@ def find_dataset(files: Sequence[Path]) -> Iterator[Found]:
         if not rows:
             where = f"{row.get('episode')!s:.100} of {name}"
         size += len(_bytes(row.get("screenshot")) or b"") + len(_bytes(row.get("screenshot_after")) or b"")
-        if len(rows) < MOST_STEPS and size <= MOST_BYTES:
+        if not rows or (len(rows) < MOST_STEPS and size <= MOST_BYTES):  # one that lacks rows is refused
             rows.append(row)
     if rows:
         yield _found(rows, where)

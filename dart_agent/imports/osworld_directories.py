@@ -11,7 +11,6 @@ not finished, and is refused. OSWorld does not write down what was asked: instru
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,10 @@ def _step(lines: list[dict[str, Any]], shot: Path | None) -> Step:
             actions += _actions(line["action"], screen)
         except (RefusedError, ValueError) as error:
             raise RefusedError(f"line {line['line']} of {LINES}: {error}") from error
-    step = replace(Step(text=text.encode("utf-8", "replace").decode()), **_error(lines, bool(actions)))
+    failed = _error(lines)
+    said = text.encode("utf-8", "replace").decode()
+    # What failed where something was done is an action, else the policy.
+    step = Step(text=said, action_error=failed) if actions else Step(text=said, error=failed)
     try:
         return with_actions(step, tuple(actions), screen if shot else None)
     except RefusedError as error:
@@ -141,11 +143,11 @@ def _terminal(known: dict[str, Any]) -> TerminalState:
         raise RefusedError(f"its episode has no terminal state that is known: {error}") from error
 
 
-def _error(lines: list[dict[str, Any]], acted: bool) -> dict[str, str]:
-    """Return what a decision of ours failed with: the policy where it did not act, else its actions."""
+def _error(lines: list[dict[str, Any]]) -> str:
+    """Return what a decision of ours failed with; "" where it did not."""
     info = lines[0].get("info")
     error = info.get("error") if isinstance(info, dict) else None
-    return {"action_error" if acted else "error": error} if isinstance(error, str) else {}
+    return error if isinstance(error, str) else ""
 
 
 def _actions(action: Any, screen: tuple[int, int]) -> tuple[Action, ...]:

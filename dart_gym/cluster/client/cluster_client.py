@@ -286,7 +286,8 @@ class ClientSession:
         return reply
 
     async def _exchange(self, frame: bytes, request_id: int, op: str, deadline_s: float) -> Reply:
-        reason, closings, limit_s = "", self._closings, deadline_s
+        reason, closings = "", self._closings
+        limit_s = deadline_s
         for _ in range(MAX_SENDS):
             if self._closings != closings:
                 raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)

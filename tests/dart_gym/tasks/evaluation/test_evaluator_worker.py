@@ -193,7 +193,7 @@ def others(monkeypatch):
     monkeypatch.setattr(held_up, "OVERLOAD", 0.5)
     monkeypatch.setattr(evaluator_worker, "LOOK_S", 0.5)
     loops = [
-        subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(2 * len(os.sched_getaffinity(0)))
+        subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(len(os.sched_getaffinity(0)) + 1)
     ]
     yield loops
     for loop in loops:
@@ -203,7 +203,7 @@ def others(monkeypatch):
 
 async def test_on_a_busy_machine_an_evaluation_goes_on_until_it_has_had_its_time(desktop, others, monkeypatch):
     """What ends has its score, what does not is worth 0, and both keep the operation they are a part of waiting."""
-    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 5.0)
+    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 3.0)
     async with operation_deadline.operation_deadline(1.5):
         long = "import time; ends = time.process_time() + 0.3\nwhile time.process_time() < ends: pass\nok = True"
         evaluation = await score_program(desktop, long, timeout=0.5)
@@ -221,7 +221,7 @@ async def test_a_machine_that_never_has_time_for_an_evaluation_is_to_blame(deskt
 
 async def test_a_desktop_that_an_evaluation_waits_for_has_had_its_time_too(desktop, others, monkeypatch):
     """A command of a getter that the agent has made endless, while others keep the machine busy."""
-    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 3.0)
+    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 2.0)
     endless = {**HELLO, "result": {"type": "vm_command_line", "command": "while :; do :; done", "shell": True}}
     evaluation = await evaluate(desktop, endless, TerminalState.DONE, official=True, timeout=2.0)
     assert is_worth_0(evaluation), evaluation
