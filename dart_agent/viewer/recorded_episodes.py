@@ -29,6 +29,7 @@ from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable
 from dart_agent.evaluation.evaluation_directory import MANIFEST
 from dart_agent.models.model_directory import Decoder, token_decoder
+from dart_agent.viewer.episode_tree import MOST_BRANCHES, tree_of
 from dart_gym.cluster.server.watch_page import HEADERS, render
 from dart_gym.core.errors import DartGymError
 
@@ -45,12 +46,14 @@ _KINDS = {"evaluation": "evaluation", "rollout": "rollout", "fork": "rollout"}
 """Purposes of episodes by source; episodes of all other sources are demonstrations."""
 _EPISODE = (
     "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
-    "error", "timings", "task_hash", "app", "attempts", "ended_at",
+    "error", "timings", "task_hash", "app", "attempts", "ended_at", "forked_from", "fork_step",
 )  # fmt: skip
 _STEP = (
     "text", "thought", "actions", "error", "action_error", "actor", "timings", "tokens", "version", "engine",
     "finish_reason", "terminal", "response_ids",
 )  # fmt: skip
+
+_BRANCH = ("score", "terminal", "lost_by", "detail")
 
 
 class Listed(NamedTuple):
@@ -145,7 +148,30 @@ class RecordedEpisodes:
         if decode is not None:
             trajectory = decoded(trajectory, decode)
         at = f"watch/image/{request.match_info['number']}/"
-        return _json(page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen}))
+        data = page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen})
+        return _json({**data, **self._tree(str(path))})
+
+    def _tree(self, folder: str) -> dict[str, Any]:
+        """The episode among its forks; nothing for one that has none and is none."""
+        here = self._listed.get(folder)
+        if here is None:
+            return {}
+        paths = {one.number: Path(path) for path, one in self._listed.items() if one.source == here.source}
+        records = ((one.number, one.episode) for one in self._listed.values() if one.source == here.source)
+        branches = tree_of(here.number, records)
+        if len(branches) == 1:
+            return {}
+        shown = [
+            {
+                **{name: getattr(branch.episode, name) for name in _BRANCH},
+                "id": branch.key,
+                "parent": branch.parent,
+                "step": branch.step,
+                "steps": _steps_of(paths[branch.key]),
+            }
+            for branch in branches[:MOST_BRANCHES]
+        ]
+        return {"id": here.number, "tree": shown, "more": len(branches) - len(shown)}
 
     def decoder_of(self, path: Path) -> Decoder | None:
         """Return what was given, or the tokenizer of the run that an episode belongs to; None without either.
@@ -250,9 +276,21 @@ def _outcome(path: Path) -> Trajectory:
         episode = read_episode(path, steps=False)
         if not isinstance(episode.score, int | float | None):
             raise RecordError(f"{path} has a score that is no number")
+        if not (isinstance(episode.trajectory_id, str) and isinstance(episode.forked_from, str)):
+            raise RecordError(f"{path} has a name that is no text")
+        if not isinstance(episode.fork_step, int) or episode.fork_step < 0:
+            raise RecordError(f"{path} has a fork_step that is no number of steps")
         return episode
     except RecordError as error:
         return Trajectory(path.name.removesuffix(PARTIAL), 0, str(error), lost_by="record")
+
+
+def _steps_of(path: Path) -> int:
+    """Return the number of steps that an episode has; 0 for one that cannot be read."""
+    try:
+        return len(read_episode(path).steps)
+    except RecordError:
+        return 0
 
 
 def episode_row(episode: Trajectory) -> dict[str, Any]:
@@ -262,7 +300,8 @@ def episode_row(episode: Trajectory) -> dict[str, Any]:
     ended = episode.ended_at if isinstance(episode.ended_at, int | float) and math.isfinite(episode.ended_at) else 0.0
     kind = _KINDS.get(str(episode.source), "demonstration")
     more = {"policy": str(episode.policy or episode.source)[:SHOWN_WORDS], "score": episode.score}
-    return {**texts, **more, "kind": kind, "ended_at": ended}
+    fork = {"fork_step": episode.fork_step} if episode.forked_from else {}
+    return {**texts, **more, **fork, "kind": kind, "ended_at": ended}
 
 
 def _json(value: Any) -> web.Response:

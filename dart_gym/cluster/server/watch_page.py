@@ -19,7 +19,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_SCRIPTS = ("common", "live", "replay", "curves", "episodes", "compare", "play", "views")
+_SCRIPTS = ("common", "live", "tree", "replay", "curves", "episodes", "compare", "play", "views")
 _ESCAPED = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}  # a JSON text in which no element begins or ends
 
 

@@ -57,7 +57,8 @@ def steps_of(images: list[str], count: int, *, problem_at: int | None = None) ->
 
 def write_episode(root: Path, trajectory: Trajectory) -> Path:
     """One complete episode, without what durability costs."""
-    directory = root / "trajectories" / episode_name(trajectory.task_id, trajectory.seed)
+    name = trajectory.trajectory_id or episode_name(trajectory.task_id, trajectory.seed)
+    directory = root / "trajectories" / name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "trajectory.msgpack").write_bytes(pack_trajectory(trajectory))
     return directory

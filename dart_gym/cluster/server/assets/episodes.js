@@ -38,17 +38,18 @@ const episodesView = (() => {
   let allRead;
   const complete = new Promise(resolve => { allRead = resolve; });
   const options = new Map();  // id of an episode -> its element in the list
-  const replay = makeReplay($("replay"), step => { if (opened === loaded) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
+  const replay = makeReplay($("replay"), step => { if (opened === loaded) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"),
+    (id, step) => setPlace("episodes", id, step));
 
   function option(row) {
     const element = make("div", "episode");
     element.role = "option";
     element.id = "episode-" + row.id;
     element.append(scoreChip(row), make("span", "name", row.task_id),
-      make("span", "more", [`seed ${row.seed}`, spaced(row.terminal), counted(row.num_actions, "action"), row.policy].filter(Boolean).join(" · ")));
+      make("span", "more", [`seed ${row.seed}`, "fork_step" in row ? `fork at step ${row.fork_step + 1}` : "", spaced(row.terminal), counted(row.num_actions, "action"), row.policy].filter(Boolean).join(" · ")));
     element.ariaSelected = "false";
     element.addEventListener("click", () => open(row.id));
-    row.words = `${row.task_id} ${row.policy} ${row.terminal} ${row.instruction}`.toLowerCase();
+    row.words = `${row.task_id} ${row.policy} ${row.terminal} ${row.instruction}${"fork_step" in row ? " fork" : ""}`.toLowerCase();
     options.set(row.id, element);
     return element;
   }

@@ -77,13 +77,14 @@ function sideOf(episode, frame) {
   return parts;
 }
 
-// Makes `root` show episodes. `moved(step)` is called with each step that is shown, `left()` by the button that leads back.
-function makeReplay(root, moved, left = null) {
+// Makes `root` show episodes. `moved(step)` is called with each step that is shown, `left()` by the button that leads back,
+// and `other(id, step)` by the episodes of the same tree.
+function makeReplay(root, moved, left = null, other = null) {
   root.classList.add("replay");
   root.replaceChildren($("replay-parts").content.cloneNode(true));
   const at = name => root.querySelector("." + name), svg = root.querySelector("svg");
   const pictures = new Map();  // address of an image -> URL, or a promise of one
-  let episode = null, frames = [], shown = -1;
+  let episode = null, frames = [], shown = -1, markStep = () => {};
 
   function picture(image, use) {  // calls `use` with a URL, at once where it is there
     if (!image || image.startsWith("data:")) { if (image) use(image); return; }
@@ -139,7 +140,7 @@ function makeReplay(root, moved, left = null) {
     const frame = frames[shown];
     if (!frame) {
       showScreen({ screen: [1, 1], image: "" });
-      at("side").replaceChildren(part("No steps", make("p", "", outcomeOf(episode))));
+      at("side").replaceChildren(part("No steps", make("p", "", outcomeOf(episode))), ...sideOf(episode, { end: true }).slice(1));
       return;
     }
     showScreen(frame);
@@ -148,7 +149,8 @@ function makeReplay(root, moved, left = null) {
     at("slider").value = shown;
     at("previous").disabled = shown === 0;
     at("next").disabled = shown === frames.length - 1;
-    at("position").textContent = frame.end ? "the end" : `step ${shown + 1} of ${episode.steps}`;
+    at("position").textContent = frame.end ? "the end" : `step ${shown + 1} of ${episode.steps}` + (episode.forked_from ? " after the fork" : "");
+    markStep(shown);
     root.querySelectorAll(".rail button").forEach((button, index) => button.setAttribute("aria-current", index === shown));
     root.querySelectorAll(".rail button")[shown].scrollIntoView({ block: "nearest", inline: "nearest" });
     if (shown + 1 < frames.length) picture(frames[shown + 1].image, () => {});
@@ -179,9 +181,9 @@ function makeReplay(root, moved, left = null) {
     at("score").textContent = episode.score === null ? "no score" : `score ${+episode.score.toFixed(3)}`;
     at("score").className = "chip score " + (episode.score === null ? "warn" : episode.score >= 1 ? "good" : "bad");
     at("lost").hidden = !episode.lost_by;
-    at("lost").textContent = `lost by the ${episode.lost_by}`;
+    at("lost").textContent = episode.lost_by === "fork" ? "given up" : `lost by the ${episode.lost_by}`;
     const times = episode.timings, whole = ["reset", "generate", "step", "evaluate", "wire", "queue"].reduce((sum, name) => sum + (times[name] || 0), 0);
-    const facts = [["policy", episode.policy], ["seed", episode.seed], ["app", episode.app], ["actions", episode.num_actions],
+    const facts = [["continues", episode.forked_from ? `${episode.forked_from} from step ${episode.fork_step + 1}` : ""], ["policy", episode.policy], ["seed", episode.seed], ["app", episode.app], ["actions", episode.num_actions],
       ["evaluator", episode.evaluator], ["time", whole ? precise(whole) : ""], ["of it the policy's", times.generate ? precise(times.generate) : ""],
       ["ended", episode.ended_at ? new Date(1000 * episode.ended_at).toLocaleString() : ""]];
     at("facts").replaceChildren(...facts.filter(([, value]) => value !== "" && value !== null).map(([name, value]) => {
@@ -196,6 +198,7 @@ function makeReplay(root, moved, left = null) {
     episode = { ...data.episode, steps: data.steps.length };
     frames = [...data.steps, ...(data.final ? [{ ...data.final, end: true }] : [])];
     showFacts();
+    markStep = showTree(at("tree"), other ? data : {}, other);
     at("slider").max = Math.max(0, frames.length - 1);
     at("rail").replaceChildren(...frames.map(railItem));
     show(step);
