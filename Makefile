@@ -5,7 +5,10 @@ CONFIG ?= configs/quickstart.yaml
 SEEDS ?= 5
 SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off entropy=off step-limit=on credit=step \
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
-VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py)
+# Tasks of configs/multiturn.yaml whose oracle looks at the state, which DAgger needs.
+LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
+VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
+  tests/dart_train/rollout/test_teacher_vllm.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := docker vllm openenv package pythons security scale ray
 ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
@@ -14,7 +17,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart multiturn demo ablations coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
+.PHONY: help setup apps quickstart multiturn demo ablations forks-and-teachers coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
   setup-unit setup-test setup-docs generated failures test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -63,6 +66,12 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes \
 	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=40 --set rollout.groups_at_once=1 \
 	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
+
+forks-and-teachers: setup  ## flat groups, forks, teachers at equal numbers of actions on multi-turn tasks: SEEDS=5 each; days
+	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-teachers --grid \
+	  --switch forks=off,on --switch teacher=none,told-oracle,told-tree
+	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-dagger --grid \
+	  --switch forks=off,on --switch teacher=none,dagger --set 'rollout.tasks=[$(LOOKING)]' --set demonstrations.per_task_of={}
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py

@@ -17,7 +17,9 @@ def ablate(
     ],
     overrides: Overrides = None,
     seeds: Annotated[int, typer.Option(min=1, help="runs of every variant")] = 5,
-    budget: Annotated[str, typer.Option(metavar="N", help="of every run: 2000rollouts or 20minutes")] = "2000rollouts",
+    budget: Annotated[
+        str, typer.Option(metavar="N", help="of every run: 2000rollouts, 20minutes or 12000actions")
+    ] = "2000rollouts",
     grid: Annotated[bool, typer.Option("--grid", help="every combination, instead of one switch at a time")] = False,
     side_by_side: Annotated[int, typer.Option(min=1, help="runs at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="directory below --runs-dir; ablation-CONFIG if not given")] = None,
@@ -30,7 +32,7 @@ def ablate(
     from dart_train.preflight.run_check import check_run
     from dart_train.run.run_directory import RunDirectory
 
-    limit = ablation.read_budget(budget)
+    axis, limit = ablation.read_budget(budget)
     variants = ablation.variants_of(switch, grid=grid)
     planned = ablation.planned_runs(config, overrides or [], variants, seeds=seeds, budget=limit)
     variants_planned = {run.variant: run.config for run in planned}
@@ -45,8 +47,7 @@ def ablate(
         )
         for run in planned
     ]
-    by_time = limit["rollout.budget_rollouts"] is None
-    console.print(ablation_table.write(root, outcomes, base=ablation.BASE, by_time=by_time), markup=False)
+    console.print(ablation_table.write(root, outcomes, base=ablation.BASE, by=axis), markup=False)
     console.print(f"Table, values and picture: {root / 'ablation.md'}, .json, .svg")
     if crashed:
         raise typer.Exit(1)

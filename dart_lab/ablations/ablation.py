@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import yaml
 
 from dart_gym.core.suggestions import suggest
 from dart_gym.utils.processes import die_with_parent
+from dart_lab.ablations.ablation_table import Axis
 from dart_lab.ablations.shared_start import go_on_from, start_key
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.run.run_directory import RunDirectory, write_text
@@ -34,6 +35,9 @@ EVALUATIONS = 10
 """Number of held-out evaluations during each training, unless the configuration says otherwise."""
 UNKNOWN_BUDGET = 2000
 """Rollouts that a budget of minutes is taken for, by the distance of evaluations."""
+
+ACTIONS = 6
+"""Actions that a rollout is taken for, by the distance of evaluations, where the budget is one of actions."""
 
 Settings = dict[str, Any]
 """Values by dotted key."""
@@ -59,6 +63,13 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
         "trainer.mini_batches": value, "trainer.old_logprobs": "recompute" if value != 1 else "current",
     },
     "mode": lambda value: {"rollout.mode": value},
+    "forks": _on("data.curation.forks.per_group", 1, 0),
+    "teacher": {
+        "none": {"teacher.kind": None},
+        "dagger": {"teacher.kind": "dagger", "teacher.options": {}},
+        "told-oracle": {"teacher.kind": "distillation", "teacher.options": {"told": "oracle"}},
+        "told-tree": {"teacher.kind": "distillation", "teacher.options": {"told": "tree"}},
+    },
     "rewards": {"true": {"trainer.shuffle_rewards": False}, "shuffled": {"trainer.shuffle_rewards": True}},
 }  # fmt: skip
 """Keys that a switch sets, by its value. A name with a dot is a key of the configuration itself."""
@@ -129,14 +140,18 @@ def variants_of(switches: Sequence[str], *, grid: bool = False) -> list[Variant]
     return found
 
 
-def read_budget(text: str) -> Settings:
-    """Return what a budget such as "2000rollouts" or "20minutes" sets. Raises `ConfigError` for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(rollouts|minutes)", text)
-    if not match or float(match[1]) <= 0 or (match[2] == "rollouts" and "." in match[1]):
-        raise ConfigError(f"--budget {text!r} is neither of the form 2000rollouts nor 20minutes")
-    if match[2] == "rollouts":
-        return {"rollout.budget_rollouts": int(match[1]), "rollout.budget_minutes": None}
-    return {"rollout.budget_minutes": float(match[1]), "rollout.budget_rollouts": None}
+def read_budget(text: str) -> tuple[Axis, Settings]:
+    """Return what a budget such as "2000rollouts", "20minutes" or "12000actions" counts, and what it sets.
+
+    Raises:
+        ConfigError: if it is not of that form.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(rollouts|minutes|actions)", text)
+    if not match or float(match[1]) <= 0 or (match[2] != "minutes" and "." in match[1]):
+        raise ConfigError(f"--budget {text!r} is neither of the form 2000rollouts nor 20minutes nor 12000actions")
+    axis = cast("Axis", match[2])
+    amount = float(match[1]) if axis == "minutes" else int(match[1])
+    return axis, {f"rollout.budget_{name}": amount if name == axis else None for name in get_args(Axis)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +190,9 @@ def planned_runs(
 
 def _comparable(config: RunConfig) -> RunConfig:
     """Return the configuration with what a comparison needs only, and with evaluations during the training."""
-    monitor, budget = config.evaluation.monitor, config.rollout.budget_rollouts
-    every = monitor.every_rollouts or max(1, (budget or UNKNOWN_BUDGET) // EVALUATIONS)
+    monitor, actions = config.evaluation.monitor, config.rollout.budget_actions
+    budget = config.rollout.budget_rollouts or (actions // ACTIONS if actions else UNKNOWN_BUDGET)
+    every = monitor.every_rollouts or max(1, budget // EVALUATIONS)
     watched = {"monitor": monitor.model_copy(update={"every_rollouts": every})}
     evaluation = config.evaluation.model_copy(update={**watched, "beside": (), "greedy": False})
     controls = config.controls.model_copy(update={"supervised": False, "phases": {}})

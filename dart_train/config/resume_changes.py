@@ -20,7 +20,7 @@ from dart_train.core.metrics_log import MetricsLog, read_metrics
 CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "name and description": ("description",),
     "optimizer": ("trainer.learning_rate", "trainer.max_grad_norm", "trainer.weight_decay"),
-    "budgets": ("trainer.max_steps", "rollout.budget_rollouts", "rollout.budget_minutes"),
+    "budgets": ("trainer.max_steps", "rollout.budget_rollouts", "rollout.budget_minutes", "rollout.budget_actions"),
     "memory and speed": (
         "trainer.micro_batch_tokens", "trainer.image_features_mb", "trainer.image_cache_mb", "trainer.device_memory_mb",
         "trainer.reduce_gradients", "trainer.gradient_checkpointing", "trainer.offload_optimizer",

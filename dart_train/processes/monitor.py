@@ -100,7 +100,7 @@ async def _evaluate_as_it_goes(context: ProcessContext, data: DataManager, pool:
             log.write(version=version, rollouts=rollouts, lost=sum(bool(one.lost_by) for one in episodes), why=said)
         if all(one.lost_by for one in episodes):
             continue
-        row = _row(version, rollouts, episodes)
+        row = _row(version, rollouts, await asyncio.to_thread(data.read, statistics.actions_played), episodes)
         if best_of([*rows, row]) is row:
             copy_version(held, context.run.best)
         rows.append(row)
@@ -143,7 +143,7 @@ async def _play(context: ProcessContext, pool: EnginePool, model_dir: Path) -> S
     )
 
 
-def _row(version: int, rollouts: int, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+def _row(version: int, rollouts: int, actions: int, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Return the line of one evaluation: the mean over tasks, and every task's mean, without lost episodes."""
     tasks: dict[str, list[float]] = {}
     for one in episodes:
@@ -151,7 +151,7 @@ def _row(version: int, rollouts: int, episodes: Sequence[Trajectory]) -> dict[st
             tasks.setdefault(one.task_id, []).append(float(one.success))
     means = {task: sum(scores) / len(scores) for task, scores in tasks.items()}
     success = sum(means.values()) / len(means) if means else 0.0
-    return {"version": version, "rollouts": rollouts, "success": success, "tasks": means}
+    return {"version": version, "rollouts": rollouts, "actions": actions, "success": success, "tasks": means}
 
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

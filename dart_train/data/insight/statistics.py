@@ -92,6 +92,12 @@ def scored_forks(connection: sa.Connection, run_id: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
+def actions_played(connection: sa.Connection, run_id: str) -> int:
+    """Return the actions of all rollouts on desktops, those that forks replayed included."""
+    mine = (_meta.run_id == run_id) & _meta.source.in_(POLICY_SOURCES)
+    return int(connection.execute(sa.select(sa.func.sum(_meta.num_actions)).where(mine)).scalar_one() or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class ForkCounts:
     """Results of a run's forks.
@@ -149,6 +155,42 @@ def taught(connection: sa.Connection, run_id: str) -> TaughtCounts:
     kept = flat & _group.state.in_([state.value for state in (GroupState.READY, GroupState.LEASED, GroupState.TRAINED)])
     groups = connection.execute(sa.select(sa.func.count()).where(kept)).scalar_one()
     return TaughtCounts({task: count for task, count, _ in rows}, sum(int(steps) for _, _, steps in rows), groups)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCounts:
+    """What a teacher was asked for.
+
+    Attributes:
+        steps: of rollouts that were to be taught.
+        untaught: of these, those that it said nothing of.
+        newest: the newest rollout's number, whether it was to be taught or not.
+    """
+
+    steps: int = 0
+    untaught: int = 0
+    newest: int = 0
+
+
+def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: bool = False) -> AskedCounts:
+    """Return how many steps of a run's rollouts were to be taught, and how many of them were not.
+
+    Args:
+        connection: to the database.
+        run_id: the run.
+        after: only rollouts with higher numbers.
+        always: whether all rollouts are taught; otherwise those whose score is 0.
+    """
+    mine = (_meta.run_id == run_id) & (_meta.rollout_id > after)
+    scored = _meta.source.in_(POLICY_SOURCES) & _meta.reward.is_not(None) & (_meta.reason != Reason.UNTRAINABLE.value)
+    wanted = scored if always else scored & (_meta.reward == 0.0)
+    query = sa.select(
+        sa.func.sum(sa.case((wanted, _meta.num_steps), else_=0)),
+        sa.func.sum(sa.case((wanted, _meta.taught), else_=0)),
+        sa.func.max(_meta.rollout_id),
+    ).where(mine)
+    steps, taught, newest = (int(value or 0) for value in connection.execute(query).one())
+    return AskedCounts(steps, steps - taught, max(newest, after))
 
 
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:

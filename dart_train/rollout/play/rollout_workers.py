@@ -66,6 +66,7 @@ class Workers:
         forks: GroupForks,
         teaching: Teaching,
         judging: Judging,
+        actions_left: float = math.inf,
     ) -> None:
         self.room: float = math.inf
         self.breakers = CircuitBreakers(
@@ -89,6 +90,8 @@ class Workers:
         self._work = asyncio.Event()  # something changed that may give an idle worker work
         self._connected: set[int] = set()
         self._tries: Counter[int] = Counter()  # of workers that lost their desktop while others have theirs
+        self._actions_left = actions_left
+        self._look_at_budget()
 
     @property
     def admitted(self) -> bool:
@@ -99,6 +102,12 @@ class Workers:
         """Begin nothing more."""
         self._stop.set()
         self._work.set()
+
+    def _look_at_budget(self) -> None:
+        """Begin nothing more once the actions are spent; what is being played then is played to its end."""
+        if self._gauges.totals.sums["actions"] >= self._actions_left and not self._stop.is_set():
+            _log.info("the budget of actions is spent")
+            self.stop()
 
     def wake(self) -> None:
         """Let idle workers look for work."""
@@ -195,6 +204,7 @@ class Workers:
         """Account for an ended rollout and have it recorded; return whether it counts."""
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
+        self._look_at_budget()
         if trajectory.steps or trajectory.lost_by == FORK:
             self._judging.hand_in(rollout.trajectory, rollout.assignment.group_size)
         if trajectory.trainable:

@@ -14,6 +14,7 @@ Invariants:
 import asyncio
 import errno
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
@@ -112,6 +113,9 @@ class RolloutService:
         self._nodes = nodes
         self._teacher, self._make_teacher = teacher, make_teacher
         self._judges = judges
+        self._actions_left = math.inf
+        if config.budget_actions is not None:
+            self._actions_left = config.budget_actions - data.read(statistics.actions_played)
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
         self.forks = GroupForks(data.config.forks, self.scheduler)
@@ -233,6 +237,7 @@ class RolloutService:
             forks=self.forks,
             teaching=self._teaching,
             judging=self._judging,
+            actions_left=self._actions_left,
         )
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
@@ -259,7 +264,7 @@ class RolloutService:
     async def _teach_and_run(self) -> None:
         """Run, with the teacher for as long as something is to be taught."""
         try:
-            await self._teaching.start()
+            await self._teaching.start(resumed=self.scheduler.completed > 0)
             await self._judging.start()
             await self._run_all()
         finally:

@@ -199,6 +199,12 @@ class RolloutConfig(Section):
     budget_minutes: float | None = Field(
         None, gt=0, description="Minutes of rolling out after which the service ends; null for no end."
     )
+    budget_actions: int | None = Field(
+        None,
+        ge=1,
+        description="Actions on desktops, those that forks replay included, after which the service ends; null for no "
+        "end.",
+    )
     mode: str = Field(
         "rollout-wise",
         description="What a free desktop waits for: nothing (rollout-wise, as DART does), or what an installed package "

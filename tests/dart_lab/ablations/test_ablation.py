@@ -32,7 +32,7 @@ class Failing(losses.Loss):
     def __call__(self, terms):
         raise RuntimeError("made to fail")
 """
-BUDGET = read_budget("96rollouts")
+_, BUDGET = read_budget("96rollouts")
 
 
 def test_variants_differ_from_the_base_by_one_switch_each_or_are_all_combinations():
@@ -86,11 +86,36 @@ def test_a_variant_that_contradicts_itself_is_named_before_anything_runs(switch,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "20", "3days", "0rollouts", "1.5rollouts", "-2minutes"])
-def test_a_budget_is_so_many_rollouts_or_minutes(text):
-    with pytest.raises(ConfigError, match="neither of the form 2000rollouts nor 20minutes"):
+@pytest.mark.parametrize("text", ["", "20", "3days", "0rollouts", "1.5rollouts", "-2minutes", "1.5actions"])
+def test_a_budget_is_so_many_rollouts_minutes_or_actions(text):
+    with pytest.raises(ConfigError, match="neither of the form 2000rollouts nor 20minutes nor 12000actions"):
         read_budget(text)
-    assert read_budget("1.5minutes") == {"rollout.budget_minutes": 1.5, "rollout.budget_rollouts": None}
+    others = {"rollout.budget_rollouts": None, "rollout.budget_minutes": None, "rollout.budget_actions": None}
+    assert read_budget("1.5minutes") == ("minutes", {**others, "rollout.budget_minutes": 1.5})
+    assert read_budget("900actions") == ("actions", {**others, "rollout.budget_actions": 900})
+
+
+def test_forks_and_teachers_are_compared_at_equal_numbers_of_actions():
+    """The measurement of docs/guides/teachers.md: flat groups, forks, each teacher, and forks with a teacher."""
+    _, budget = read_budget("2400actions")
+    variants = variants_of(["forks=off,on", "teacher=none,dagger,told-oracle"], grid=True)
+    runs = planned_runs(CONFIG, ["data.curation.forks.continuations=4"], variants, seeds=1, budget=budget)
+    found = {
+        one.variant: (one.config.data.curation.forks.per_group, one.config.teacher.kind, one.config.teacher.options)
+        for one in runs
+    }
+    assert found == {
+        BASE: (0, None, {}),
+        "forks=off teacher=dagger": (0, "dagger", {"grid": 1}),
+        "forks=off teacher=told-oracle": (0, "distillation", found["forks=off teacher=told-oracle"][2]),
+        "forks=on teacher=none": (1, None, {}),
+        "forks=on teacher=dagger": (1, "dagger", {"grid": 1}),
+        "forks=on teacher=told-oracle": (1, "distillation", found["forks=on teacher=told-oracle"][2]),
+    }
+    assert found["forks=on teacher=told-oracle"][2]["told"] == "oracle"
+    for one in runs:
+        assert one.config.rollout.budget_actions == 2400 and one.config.rollout.budget_rollouts is None
+        assert one.config.evaluation.monitor.every_rollouts == 40
 
 
 def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
@@ -109,7 +134,13 @@ def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", c
 
 
 @pytest.mark.parametrize(
-    ("target", "runs"), [("ablations", (11 * 5, 7 * 5, 2 * 5)), ("coupled", (2 * 3,)), ("coupled-paced", (2 * 3,))]
+    ("target", "runs"),
+    [
+        ("ablations", (11 * 5, 7 * 5, 2 * 5)),
+        ("coupled", (2 * 3,)),
+        ("coupled-paced", (2 * 3,)),
+        ("forks-and-teachers", (6 * 5, 4 * 5)),
+    ],
 )
 def test_what_the_makefile_compares_can_be_run(monkeypatch, tmp_path, target, runs):
     """As far as the first process of a run: the commands are the Makefile's, to the letter."""
@@ -128,30 +159,30 @@ def test_what_the_makefile_compares_can_be_run(monkeypatch, tmp_path, target, ru
 def test_means_have_students_intervals_and_differences_are_paired_by_seed():
     runs = [outcome(BASE, seed, 0.5 + seed / 10) for seed in range(3)]
     runs += [outcome("pool=off", seed, 0.4 + seed / 10, ((0, 0.2), (50, 0.2), (100, 0.2))) for seed in range(3)]
-    base, off = summary(runs, base=BASE, by_time=False)
+    base, off = summary(runs, base=BASE, by="rollouts")
     assert base["success"] == pytest.approx(0.6) and base["success_interval"][0] == pytest.approx(
         0.6 - 4.30 * 0.1 / 3**0.5
     )
     assert off["difference"] == pytest.approx(-0.1) and off["difference_interval"] == pytest.approx((-0.1, -0.1))
     assert (base["area"], off["area"]) == (pytest.approx(0.4), pytest.approx(0.2))
     assert base["to_60"] == 100 and off["to_60"] is None and base["difference"] is None
-    assert summary(runs, base=BASE, by_time=True)[0]["to_60"] == 200
+    assert summary(runs, base=BASE, by="minutes")[0]["to_60"] == 200
     late = [outcome(BASE, seed, 0.6, ((0, 0.2), (100 * seed, 0.6 if seed else 0.2))) for seed in range(4)]
-    assert summary(late, base=BASE, by_time=False)[0]["to_60"] == 250  # 100, 200, 300 and never
-    assert summary(late[:1] * 2 + late[1:2], base=BASE, by_time=False)[0]["to_60"] is None
+    assert summary(late, base=BASE, by="rollouts")[0]["to_60"] == 250  # 100, 200, 300 and never
+    assert summary(late[:1] * 2 + late[1:2], base=BASE, by="rollouts")[0]["to_60"] is None
     assert mean_of([0.3]) == (0.3, None) and mean_of([None]) == (None, None)
 
 
 def test_the_interval_of_a_share_ends_at_none_and_all():
     runs = [outcome(variant, seed, one) for variant in (BASE, "pool=off") for seed, one in enumerate((0.0, 1.0, 1.0))]
-    table = ablation_table.markdown(summary(runs, base=BASE, by_time=False), by_time=False)
+    table = ablation_table.markdown(summary(runs, base=BASE, by="rollouts"), by="rollouts")
     assert "| pool=off | 3 | 67 % (0 to 100) | +0 % (+0 to +0) |" in table
 
 
 def test_a_run_that_crashed_or_ended_before_its_first_evaluation_is_in_the_table(tmp_path):
     empty = outcome_of("pool=off", 0, RunDirectory(tmp_path / "none"), "error: no space left")
-    assert (empty.success, empty.curve, empty.area(by_time=False)) == (None, (), None)
-    table = ablation_table.write(tmp_path, [outcome(BASE, 0, 0.7), empty], base=BASE, by_time=False)
+    assert (empty.success, empty.curve, empty.area("rollouts")) == (None, (), None)
+    table = ablation_table.write(tmp_path, [outcome(BASE, 0, 0.7), empty], base=BASE, by="rollouts")
     assert "| pool=off | 0 | – | – | – | – | – | – | – | 0 | 1 |" in table
     assert "- pool=off, seed 0: error: no space left" in table and "70 %" in table
     assert json.loads((tmp_path / "ablation.json").read_text())["runs"][1]["crashed"] == "error: no space left"
@@ -164,14 +195,22 @@ def test_a_run_that_lost_what_it_had_has_collapsed(tmp_path, last, collapsed):
     run.create()
     log = MetricsLog(run.metrics("held_out"))
     for rollouts, success in ((0, 0.3), (100, 0.8)):
-        log.write(rollouts=rollouts, success=success, version=1, tasks={})
+        log.write(rollouts=rollouts, success=success, version=1, tasks={}, actions=6 * rollouts)
     log.close()
     write_json(
         run.figures,
-        {"success_before": 0.3, "success_after": last, "rollouts": 150, "rl_wall_s": 60.0, "tasks_ever_succeeded": 1.0},
+        {
+            "success_before": 0.3,
+            "success_after": last,
+            "rollouts": 150,
+            "actions": 930,
+            "rl_wall_s": 60.0,
+            "tasks_ever_succeeded": 1.0,
+        },
     )
     found = outcome_of(BASE, 0, run)
     assert found.collapsed is collapsed and found.curve[-1][2] == last and len(found.curve) == 3
+    assert found.points("actions") == [(0.0, 0.3), (600.0, 0.8), (930.0, last)] and found.reached(0.6, "actions") == 600
 
 
 def versions_of(run):

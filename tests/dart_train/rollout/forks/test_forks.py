@@ -156,7 +156,9 @@ def test_without_forks_nothing_is_kept_and_a_group_that_is_over_is_not_forked():
 # --- the service --------------------------------------------------------------------------------------------------
 
 
-async def service_plays(task: str, data: DataManager, sockets, make_policy, budget: int) -> RolloutService:
+async def service_plays(
+    task: str, data: DataManager, sockets, make_policy, budget: int | None, **settings
+) -> RolloutService:
     """Play with an engine that clicks beside all buttons, so that all episodes fail at their step limit."""
     engine = Says(itertools.repeat(OK_CLICK.replace("42,56", "1,1")))
     engine.entropies = itertools.cycle([0.1, 0.2, 0.9, 0.3, 0.4, 0.5])
@@ -165,7 +167,7 @@ async def service_plays(task: str, data: DataManager, sockets, make_policy, budg
         ClusterServer(ServerSettings(listen=url, desktops=4, suites=("forked_play:Forked",))),
         EngineServer(engine).listening(f"ws+unix://{sockets / 'says.sock'}") as engine_url,
     ):
-        config = config_of(engine_url, tasks=(task,), group_size=2, budget_rollouts=budget)
+        config = config_of(engine_url, tasks=(task,), group_size=2, budget_rollouts=budget, **settings)
         service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
         await service.run()
     return service
@@ -207,6 +209,20 @@ async def test_a_service_forks_failed_groups_within_its_budget_and_goes_on_count
         assert all(group.version(one) == 0 for one in group.trajectories)
     leased.commit(0)
     assert data.ready() == (0, 0)
+
+
+async def test_a_budget_of_actions_counts_replayed_ones_over_all_lives(sockets, forked_data, make_policy):
+    def played() -> int:
+        return forked_data.read(statistics.actions_played)
+
+    lives = []
+    for budget in (60, 60, 90):
+        await service_plays("forked_play:Forked/long", forked_data, sockets, make_policy, None, budget_actions=budget)
+        lives.append(played())
+    forked = list(forked_data.trajectories(source="fork"))
+    assert 60 <= lives[0] == lives[1] < 60 + 4 * 6, "four workers end what they play"
+    assert 90 <= lives[2] < 90 + 4 * 6 and played() == sum(one.num_actions for one in forked_data.trajectories())
+    assert any(one.num_actions > len(one.steps) for one in forked)
 
 
 async def test_forks_that_come_out_differently_are_given_up_counted_and_named(sockets, forked_data, make_policy):
