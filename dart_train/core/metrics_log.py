@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,22 @@ def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
             row = parse_line(line, path) if line.endswith(b"\n") else None
             if row is not None:
                 yield row
+
+
+def last_of_lives(rows: Iterable[dict[str, Any]], grows: str = "actions") -> list[dict[str, Any]]:
+    """Return the last line of each life of a process: its counts begin at 0 again when it is started again.
+
+    Args:
+        rows: all lines, in order.
+        grows: a count that never falls while a process lives.
+    """
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if found and row.get(grows, 0) >= found[-1].get(grows, 0):
+            found[-1] = row
+        else:
+            found.append(row)
+    return found
 
 
 def engine_use(row: dict[str, Any]) -> float | None:

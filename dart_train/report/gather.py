@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from dart_gym.utils.rates import wilson_interval
 from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import RunConfig
 from dart_train.core.data_states import POLICY_SOURCE
-from dart_train.core.metrics_log import engine_use, read_metrics
+from dart_train.core.judge_counts import judge_counts, judge_faults, judge_said
+from dart_train.core.metrics_log import engine_use, last_of_lives, read_metrics
 from dart_train.core.training_alarms import alarm_named, count_steps
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.insight import statistics
@@ -30,6 +32,7 @@ STRETCHES = 12
 """Parts of the training by which the report says how rollouts were spent."""
 ENTROPY_ROLLOUTS = 200
 """Rollouts at both ends of the training whose entropies are compared."""
+NOBODY_ASKED = statistics.AskedCounts()
 MOST_NAMED = 6
 """Tasks that a note lists."""
 PHASE_TITLES = {
@@ -91,12 +94,16 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     throughput = data.read(statistics.throughput, *span, workers=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
-    forks, taught = data.read(statistics.forks), data.read(statistics.taught)
+    forks = data.read(statistics.forks)
+    taught, asked = data.read(statistics.taught), NOBODY_ASKED
+    if config.teacher.kind is not None:
+        asked = data.read(statistics.asked, always=config.teacher.when == "always")
     figures: dict[str, float | int | str | None] = {
         **_success(config, evaluations),
         "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
         "rl_wall_s": state.seconds("rl"),
         "rollouts": throughput.trajectories if throughput else None,
+        "actions": throughput.actions if throughput else None,
         "env_utilisation": throughput.utilisation if throughput else None,
         "rollout_utilisation": _mean([engine_use(row) for row in rollout]),
         "actions_per_min": throughput.actions_per_minute if throughput else None,
@@ -113,7 +120,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "seed": config.seed,
         "lives": state.values["lives"],
         **_fork_figures(forks),
-        **_taught_figures(config, taught),
+        **_taught_figures(config, taught, asked),
     }
     return ReportData(
         name=config.name,
@@ -131,8 +138,8 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         notes=[
             *notes(config, evaluations),
             *fork_notes(forks),
-            *taught_notes(config, taught),
-            *judge_notes(config),
+            *taught_notes(config, taught, asked, rollout),
+            *judge_notes(config, rollout),
             *alarm_notes(run),
             *change_notes(run),
         ],
@@ -345,7 +352,9 @@ def fork_notes(forks: statistics.ForkCounts) -> list[str]:
     return [f"{said} {gone} of them were given up, since a replay came out differently: {tasks}." if gone else said]
 
 
-def _taught_figures(config: RunConfig, taught: statistics.TaughtCounts) -> dict[str, int]:
+def _taught_figures(
+    config: RunConfig, taught: statistics.TaughtCounts, asked: statistics.AskedCounts
+) -> dict[str, int]:
     """Return the numbers of a run with a teacher; nothing for one without."""
     if config.teacher.kind is None:
         return {}
@@ -353,35 +362,71 @@ def _taught_figures(config: RunConfig, taught: statistics.TaughtCounts) -> dict[
         "taught_episodes": sum(taught.episodes.values()),
         "taught_steps": taught.steps,
         "taught_groups": taught.groups,
+        "untaught_steps": asked.untaught,
     }
 
 
-def taught_notes(config: RunConfig, taught: statistics.TaughtCounts) -> list[str]:
-    """Return what the report says of the teacher, tasks that it taught most by name."""
+def taught_notes(
+    config: RunConfig,
+    taught: statistics.TaughtCounts,
+    asked: statistics.AskedCounts = NOBODY_ASKED,
+    rollout: Sequence[Mapping[str, Any]] = (),
+) -> list[str]:
+    """Return what the report says of the teacher, tasks that it taught most by name.
+
+    Args:
+        config: the run.
+        taught: what it taught.
+        asked: what it was to teach.
+        rollout: metrics of the rollout service.
+    """
     if config.teacher.kind is None:
         return []
+    missed = _untaught(asked, rollout)
     if not taught.episodes:
-        return [f"The teacher {config.teacher.kind} taught nothing: see the rollout service's log."]
+        return [f"The teacher {config.teacher.kind} taught nothing: see the rollout service's log.", *missed]
     most = sorted(taught.episodes.items(), key=lambda item: (-item[1], item[0]))
     tasks = ", ".join(f"{task} ({count})" for task, count in most[:MOST_NAMED])
     rest = f" and {len(most) - MOST_NAMED} other tasks" if len(most) > MOST_NAMED else ""
     return [
         f"Teacher: {config.teacher.kind} taught {taught.steps} steps of {sum(taught.episodes.values())} rollouts, by "
         f"task {tasks}{rest}; {taught.groups} groups with equal rewards were trained on only because of that. Success, "
-        "before and after, is the evaluators', and the policy is tested without the teacher."
+        "before and after, is the evaluators', and the policy is tested without the teacher.",
+        *missed,
     ]
 
 
-def judge_notes(config: RunConfig) -> list[str]:
-    """Return what the report says of judges that took part in the reward of training, and what is against them."""
+def _untaught(asked: statistics.AskedCounts, rollout: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence about the steps that got no lesson, and one about the time without the teacher."""
+    said = []
+    if asked.untaught:
+        said.append(f"{asked.untaught} of {asked.steps} steps that the teacher was to teach came without a lesson.")
+    gone = [(row, after) for row, after in pairwise(rollout) if (row.get("teacher") or {}).get("away")]
+    last = [row["teacher"]["away"] for row in rollout[-1:] if (row.get("teacher") or {}).get("away")]
+    if reasons := [row["teacher"]["away"] for row, _ in gone] or last:
+        seconds = sum(after["t"] - row["t"] for row, after in gone)
+        end = ", and was not back at the end" if last else ""
+        said.append(f"The teacher was away for {seconds:.0f} s{end}; training went on without it: {reasons[0]}.")
+    return said
+
+
+def judge_notes(config: RunConfig, rollout: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Return what the report says of judges: who took part in the reward of training, what they did, what is wrong.
+
+    Args:
+        config: the run.
+        rollout: metrics of the rollout service.
+    """
     names = [name for name, one in config.rewards.items() if one.weight]
-    if not names:
-        return []
-    return [
+    part = (
         f"Judges took part in the reward of training: {', '.join(names)}. Success, scores and curves on this page are "
-        "the evaluators' alone.",
-        *judge_warnings(config.rewards),
+        "the evaluators' alone."
+    )
+    did = [
+        f"Judge {name}: {'; '.join([judge_said(counts), *judge_faults(counts).values()])}."
+        for name, counts in judge_counts(last_of_lives(rollout)).items()
     ]
+    return [*([part] if names else []), *judge_warnings(config.rewards), *did]
 
 
 def change_notes(run: RunDirectory) -> list[str]:

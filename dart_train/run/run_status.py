@@ -5,12 +5,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dart_gym.utils.processes import has_ended
-from dart_train.core.metrics_log import read_metrics
+from dart_train.core.judge_counts import judge_counts, judge_faults, judge_said
+from dart_train.core.metrics_log import last_of_lives, read_metrics
 from dart_train.core.training_alarms import Alarm, raised_in
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState, write_json
 from dart_train.run.supervisor import Supervisor, log_tail
@@ -59,7 +61,8 @@ def status(run: RunDirectory) -> str:
         lines.append(f"  {name}{where}: {'runs' if process['runs'] else 'does not run'}{again}")
     lines += [f"  {line}" for line in facts.get("waiting", ()) if pid]
     lines += [f"  alarm {alarm.name}: {alarm.meaning}; {alarm.advice}" for alarm in _alarms(run)]
-    lines += _teacher(run)
+    ends = last_of_lives(read_metrics(run.metrics("rollout")))
+    lines += [f"  {line}" for line in (*_forks(ends), *_teacher(ends), *_judges(ends))]
     if not pid:
         lines.append("  the command that began it goes on with it")
     return "\n".join(lines)
@@ -73,15 +76,34 @@ def _alarms(run: RunDirectory) -> list[Alarm]:
     return raised_in(newest)
 
 
-def _teacher(run: RunDirectory) -> list[str]:
-    """Return a line about the teacher by the rollout service's newest metrics; nothing without a teacher."""
-    said: dict[str, Any] = {}
-    for row in read_metrics(run.metrics("rollout")):
-        said = row.get("teacher") or {}
-    if not said:
+def _forks(ends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line about forks, by the last metrics line of each life; nothing for a run without."""
+    if not any("forks" in row for row in ends):
         return []
-    away = f"; {said['away']}; training goes on without it" if said["away"] else ""
-    return [f"  teacher: {said['steps']} steps taught, {said['untaught']} not{away}"]
+    given_up: Counter[str] = Counter()
+    for row in ends:
+        given_up.update(row.get("forks_given_up") or {})
+    tasks = ", ".join(f"{task} ({count})" for task, count in sorted(given_up.items()))
+    gone = f"; {given_up.total()} given up, since a replay came out differently: {tasks}" if given_up else ""
+    return [f"forks: {sum(row.get('forks', 0) for row in ends)}{gone}"]
+
+
+def _teacher(ends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line about the teacher, by the last metrics line of each life; nothing without a teacher."""
+    lives = [said for row in ends if (said := row.get("teacher"))]
+    if not lives:
+        return []
+    taught, untaught = (sum(said[name] for said in lives) for name in ("steps", "untaught"))
+    away = f"; {lives[-1]['away']}; training goes on without it" if lives[-1]["away"] else ""
+    return [f"teacher: {taught} steps taught, {untaught} not{away}"]
+
+
+def _judges(ends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line about each judge, and what its answers have shown; nothing without judges."""
+    return [
+        "; ".join([f"judge {name}: {judge_said(counts)}", *judge_faults(counts).values()])
+        for name, counts in judge_counts(ends).items()
+    ]
 
 
 def stop(run: RunDirectory) -> str:

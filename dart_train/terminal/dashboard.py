@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dart_train.core.judge_counts import judge_faults
 from dart_train.core.metrics_log import engine_use
 from dart_train.core.training_alarms import raised_in
 
@@ -338,6 +339,8 @@ def _alerts(view: View) -> list[RenderableType]:
             )
         if away := view.rollout.get("teacher", {}).get("away"):
             lines.append((f"{away}; training goes on without it", "yellow"))
+        for name, counts in view.rollout.get("judges", {}).items():
+            lines += [(f"the judge {name}: {fault}", "yellow") for fault in judge_faults(counts).values()]
         for task, reason in view.rollout.get("left_out", {}).items():
             lines.append((f"{task} is left out: {reason}", "yellow"))
         for alarm in raised_in(view.trainer):

@@ -47,6 +47,7 @@ from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.members import BatchSettings
+from dart_train.trainer.batches.teacher_answers import TeacherAnswers
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize
@@ -183,6 +184,9 @@ class DartGRPOTrainer(ShardedTrainer):
             steps=args.steps_per_lease,
             parts=args.gradient_accumulation_steps,
             ranks=self.ranks,
+            numbers=TeacherAnswers(data, always=args.teacher_when == "always")
+            if args.teacher_when != "never"
+            else dict,
             nothing_in=lambda lease: self.steps.nothing_in(lease),  # made after the leases
             most_passed=args.max_bad_steps,
         )
@@ -379,7 +383,9 @@ class DartGRPOTrainer(ShardedTrainer):
         if part.part < part.parts - 1:
             return torch.zeros((), device=self.args.device)
         loss, report = self.steps.finish()
-        self._reports.append({**report, "perf/wait_s": part.lease.wait_s if self.steps.iteration == 1 else 0.0})
+        first = self.steps.iteration == 1
+        of_lease = part.lease.numbers if first else {}
+        self._reports.append({**report, **of_lease, "perf/wait_s": part.lease.wait_s if first else 0.0})
         if not self.bad_steps.passes(loss, self.model.parameters(), scaled=self.accelerator.scaler is not None):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)

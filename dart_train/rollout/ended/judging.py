@@ -23,13 +23,12 @@ from typing import Any
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.judging.agreement import SUCCESS
 from dart_agent.judging.judge import Judge, Judgement, Screens
+from dart_train.core.judge_counts import judge_faults
 from dart_train.rollout.ended.ended_episodes import EndedEpisodes, Record
 from dart_train.rollout.forks.replay import pixels_of
 from dart_train.rollout.settings.reward_config import RewardConfig
 
 _log = logging.getLogger(__name__)
-SUSPICIOUS = 32
-"""Judgements of failures after which a judge that called all of them successes is warned of."""
 
 
 class Judging:
@@ -40,8 +39,9 @@ class Judging:
         record: takes what is judged.
 
     Attributes:
-        counts: by judge, how many episodes were "judged", how many of these it called a success ("yes"), to how many
-            it answered "nonsense", and of how many it said nothing ("silent").
+        counts: by judge, how many episodes were "judged", how many of these it called a success ("yes"), how many of
+            those the evaluator calls a failure ("wrong"), to how many it answered "nonsense", and of how many it said
+            nothing ("silent").
     """
 
     def __init__(self, judges: Mapping[str, tuple[RewardConfig, Judge]], record: Record) -> None:
@@ -49,7 +49,7 @@ class Judging:
         self._judges = dict(judges)
         self._record = record
         self._ended = EndedEpisodes(self._add, record)
-        self._failures: Counter[str] = Counter()  # by the evaluator, that were called a success
+        self._warned: set[tuple[str, str]] = set()
 
     @property
     def enabled(self) -> bool:
@@ -95,6 +95,7 @@ class Judging:
         episode = standing[0]
         screens = screens_of(episode)
         said = await asyncio.gather(*(self._ask(name, episode, screens) for name in self._judges))
+        self._warn()
         settings = {name: config for name, (config, _) in self._judges.items()}
         standing[0] = rewarded(episode, dict(zip(self._judges, said, strict=True)), settings)
 
@@ -115,16 +116,16 @@ class Judging:
             _log.warning("the judge %s answered what is no judgement: %.200r", name, said.said)
         if said.value is not None and said.value > SUCCESS:
             counts["yes"] += 1
-            self._failures[name] += not episode.score
-            if counts["yes"] == counts["judged"] and self._failures[name] == SUSPICIOUS:
-                _log.warning(
-                    "the judge %s has called all %d episodes a success, %d of which the evaluators call a failure: it "
-                    "tells nothing",
-                    name,
-                    counts["judged"],
-                    SUSPICIOUS,
-                )
+            counts["wrong"] += not episode.score
         return said
+
+    def _warn(self) -> None:
+        """Say once of each judge what its answers have shown."""
+        for name, counts in self.counts.items():
+            for kind, fault in judge_faults(counts).items():
+                if (name, kind) not in self._warned:
+                    self._warned.add((name, kind))
+                    _log.warning("the judge %s: %s", name, fault)
 
 
 def rewarded(episode: Trajectory, said: Mapping[str, Judgement], settings: Mapping[str, RewardConfig]) -> Trajectory:

@@ -35,7 +35,7 @@ from dart_train.rollout.forks.replay import pixels_of
 from dart_train.rollout.settings.rollout_config import EngineConfig
 from dart_train.rollout.teachers.model_fit import misfit
 from dart_train.rollout.teachers.oracle_words import oracle_words
-from dart_train.rollout.teachers.teacher import Student, TeacherError
+from dart_train.rollout.teachers.teacher import Student, TeacherAwayError, TeacherError
 from dart_train.rollout.teachers.told_prompt import told_prompt
 
 UNAVAILABLE_S = 5.0
@@ -117,7 +117,7 @@ class Distillation:
                 self._engine = self._pool
         except EngineError as error:
             await self.close()
-            raise TeacherError(f"teacher: {options.url or options.model}: {error}") from error
+            raise TeacherAwayError(f"teacher: {options.url or options.model}: {error}") from error
 
     async def see(self, session: PlayableSession, observation: Observation) -> str:
         """Return what the teacher will be told."""

@@ -42,6 +42,10 @@ class TeacherError(DartGymError):
     hopeless = True
 
 
+class TeacherAwayError(TeacherError):
+    """A teacher cannot be reached. A run does not begin without it, and one that had begun goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Student:
     """What a teacher may know of the policy that it teaches.
@@ -71,9 +75,10 @@ class Teacher(Protocol):
     """
 
     async def start(self) -> None:
-        """Get ready; called once, before the first episode.
+        """Get ready; called before the first episode.
 
         Raises:
+            TeacherAwayError: if it cannot be reached; a run that had begun is played without it, and calls again.
             TeacherError: if it cannot teach this student; then nothing is played.
         """
 

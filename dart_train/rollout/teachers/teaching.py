@@ -20,7 +20,7 @@ from dart_agent.policies.policy import PlayableSession, Policy
 from dart_train.core.availability import Availability
 from dart_train.rollout.ended.ended_episodes import EndedEpisodes, Record
 from dart_train.rollout.teachers.advised_policy import AdvisedPolicy
-from dart_train.rollout.teachers.teacher import Teacher
+from dart_train.rollout.teachers.teacher import Teacher, TeacherAwayError
 
 
 class Teaching:
@@ -52,6 +52,8 @@ class Teaching:
         self._timeout_s = timeout_s
         self._availability = Availability("the teacher", math.inf)
         self._again = 0.0
+        self._ready = False
+        self._starting = asyncio.Lock()
         self._ended = EndedEpisodes(self._teach, record)
 
     @property
@@ -74,14 +76,24 @@ class Teaching:
         """Return whether observations must hold the accessibility tree."""
         return bool(getattr(self._teacher, "wants_tree", False))
 
-    async def start(self) -> None:
-        """Have the teacher get ready. Raises `TeacherError`."""
-        if self._teacher is not None:
-            await self._teacher.start()
+    async def start(self, *, resumed: bool = False) -> None:
+        """Have the teacher get ready; one that is away where a run goes on is tried again later.
+
+        Raises:
+            TeacherError: it cannot teach the student, or cannot be reached and the run is not `resumed`.
+        """
+        if self._teacher is None:
+            return
+        try:
+            await self._get_ready(self._teacher)
+        except TeacherAwayError as error:
+            if not resumed:
+                raise
+            self._put_off(error)
 
     def advised(self, policy: Policy, session: PlayableSession) -> Policy:
-        """Return the policy of an episode, with the teacher looking on."""
-        return policy if self._teacher is None else AdvisedPolicy(policy, self._teacher, session)
+        """Return the policy of an episode, with the teacher looking on once it has got ready."""
+        return AdvisedPolicy(policy, self._teacher, session) if self._teacher is not None and self._ready else policy
 
     def hand_in(self, trajectory: Trajectory, expected: int) -> None:
         """Teach an episode that has ended, where that is to be done, and have it recorded."""
@@ -132,12 +144,23 @@ class Teaching:
 
         try:
             async with asyncio.timeout(self._timeout_s):
+                await self._get_ready(teacher)
                 await asyncio.gather(*(ask(place) for place in range(len(lessons))))
         except TimeoutError:
             errors.append(TimeoutError(f"no answer about an episode within {self._timeout_s:g} s"))
+        except Exception as error:  # it is still away, or somebody's teacher cannot get ready
+            errors.append(error)
         if not errors:
             self._availability.restored()
             return
-        error = errors[0]
+        self._put_off(errors[0])
+
+    async def _get_ready(self, teacher: Teacher) -> None:
+        async with self._starting:
+            if not self._ready:
+                await teacher.start()
+                self._ready = True
+
+    def _put_off(self, error: Exception) -> None:
         pause = self._availability.failed(f"{type(error).__name__}: {error}")
         self._again = time.monotonic() + pause

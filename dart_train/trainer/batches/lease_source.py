@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,15 @@ POLL_S = 0.5  # how often a waiting trainer asks whether it shall stop
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The current lease, as every rank knows it; `serial` counts this trainer's leases, from 1."""
+    """The current lease, as every rank knows it; `serial` counts this trainer's leases, from 1.
+
+    `numbers` are metrics of the data beside it.
+    """
 
     groups: tuple[Group, ...]
     serial: int
     wait_s: float = 0.0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class LeaseSource(IterableDataset):
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
         weights: version that is trained now; it may still be on its way to the disk, unknown to other processes.
+        numbers: metrics of the data, asked for on the main rank with each lease.
         nothing_in: why no step of a lease can be trained on, or "". Every rank comes to the same answer.
         most_passed: leases in a row that are passed over for such a reason before the run ends.
 
@@ -82,9 +87,11 @@ class LeaseSource(IterableDataset):
         steps: int = 1,
         parts: int = 1,
         ranks: Ranks = ALONE,
+        numbers: Callable[[], Mapping[str, float]] = dict,
         nothing_in: Callable[[Lease], str] = lambda lease: "",
         most_passed: int = 3,
     ) -> None:
+        self._numbers = numbers
         self._nothing_in = nothing_in
         self._most_passed = most_passed
         self._in_a_row = 0
@@ -177,7 +184,7 @@ class LeaseSource(IterableDataset):
         if found is None:
             return False, None
         self._held = found.__enter__()  # heartbeats until it is settled
-        return False, Lease(found.groups, found.serial, time.monotonic() - started)
+        return False, Lease(found.groups, found.serial, time.monotonic() - started, dict(self._numbers()))
 
     def commit(self, lease: Lease, version: int) -> None:
         """Hand the lease in: weights of `version` were trained on it. One that was lost meanwhile is only logged."""

@@ -211,13 +211,11 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
 def taught_metrics(
     groups: Sequence[GroupLike], members: Sequence[Sequence[Member]], settings: BatchSettings
 ) -> dict[str, float]:
-    """Return the number of steps that a teacher taught, and their share of the steps that it was asked about."""
+    """Return the number of steps whose lessons are used."""
     asked = [group for group, known in zip(members, groups, strict=True) if settings.teaches(known)]
-    wanted = sum(len(member.samples) for group in asked for member in group)
     targets = sum(len(member.targets) for group in asked for member in group)
     judged = sum(bool(sample.teacher_logprobs) for group in asked for member in group for sample in member.samples)
-    said = {"teacher/answered": max(targets, judged) / wanted} if wanted else {}
-    return said | {"teacher/steps": float(targets + judged)}
+    return {"teacher/steps": float(targets + judged)}
 
 
 def _teaches_nothing(group: Sequence[Member]) -> bool:

@@ -1,5 +1,6 @@
 """`dart-train status` and `stop`: what they say of a run, from its directory."""
 
+import json
 import os
 import signal
 import subprocess
@@ -56,6 +57,32 @@ def test_raised_alarms_are_named(run):
     said = status(run)
     assert "alarm engine_gap" in said and "dart-train parity" in said
     assert "alarm signal" not in said  # which is over
+
+
+def test_forks_teacher_and_judges_are_counted_over_all_lives(run):
+    def row(actions: int, **more) -> str:
+        return json.dumps({"t": 1.0, "actions": actions, **more}) + "\n"
+
+    def life(forks: int, given_up: dict[str, int], away: str) -> dict[str, object]:
+        judge = {"judged": 20, "yes": 20, "wrong": 18}
+        return {
+            "forks": forks, "forks_given_up": given_up, "teacher": {"steps": 5, "untaught": 2, "away": away},
+            "judges": {"eager": judge, "odd": {"nonsense": 20}},
+        }  # fmt: skip
+
+    run.metrics("rollout").parent.mkdir(exist_ok=True)
+    first, second = life(4, {"a": 1}, ""), life(3, {"a": 1, "b": 1}, "the teacher is away for 3 s: gone")
+    run.metrics("rollout").write_text(row(2) + row(90, **first) + row(10) + row(40, **second))
+    assert status(run).splitlines()[1:-1] == [
+        "  forks: 7; 3 given up, since a replay came out differently: a (2), b (1)",
+        "  teacher: 10 steps taught, 4 not; the teacher is away for 3 s: gone; training goes on without it",
+        "  judge eager: 40 episodes judged, 40 of them as a success; it has called all 40 episodes a success, 36 of "
+        "which the evaluators call a failure: it tells nothing",
+        "  judge odd: 0 episodes judged, 0 of them as a success; 40 answers were no judgement; it gives no judgement "
+        "of 100% of the episodes",
+    ]
+    run.metrics("rollout").write_text(row(2) + row(90))
+    assert len(status(run).splitlines()) == 2
 
 
 def test_a_run_whose_launcher_has_ended_is_not_running(run):

@@ -116,13 +116,6 @@ def test_lessons_count_in_the_groups_that_they_are_for(taught_group, collator, m
     assert batch.metrics.get("teacher/steps", 0.0) == 2 * taught
 
 
-def test_what_the_teacher_left_out_is_a_share(taught_group, collator, make_config):
-    config = make_config(teacher_when="failed")
-    groups = [taught_group((0.0, 0.0), targets=True), taught_group((0.0, 0.0)), taught_group((1.0, 0.0))]
-    assert built(groups, collator, config).metrics["teacher/answered"] == 0.5
-    assert "teacher/answered" not in built(groups[2:], collator, config).metrics
-
-
 def test_the_loss_of_a_step_is_that_of_an_independent_reference(taught_group, data, make_config, model_dir, screens):
     """By the forward pass of the library over each sample alone, and the formulas in plain Python."""
     data.files.write_images(dict(screens))

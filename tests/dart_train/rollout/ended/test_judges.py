@@ -23,11 +23,12 @@ from dart_agent.judging.judge import Judgement, judge_digest, make_judge
 from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig
 from dart_train.core.data_states import Reason
+from dart_train.core.judge_counts import SUSPICIOUS
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.report.gather import judge_notes
-from dart_train.rollout.ended.judging import SUSPICIOUS, Judging, rewarded
+from dart_train.rollout.ended.judging import Judging, rewarded
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service.rollout_service import RolloutService
 from dart_train.rollout.settings.reward_config import RewardConfig, judge_warnings
@@ -165,10 +166,12 @@ async def test_nonsense_silence_and_a_constant_yes_are_seen(caplog):
         await judging.settle(20.0)
     assert len(recorded) == SUSPICIOUS + 3 and all(one.rewards == {"yes": 1.0} for one in recorded)
     counts = judging.figures()["judges"]
-    assert counts["yes"] == {"judged": 35, "yes": 35} and counts["nonsense"] == {"nonsense": 35}
+    assert counts["yes"] == {"judged": 35, "yes": 35, "wrong": 35} and counts["nonsense"] == {"nonsense": 35}
     assert counts["raise"] == counts["hang"] == {"silent": 35}
     assert "the judge nonsense answered what is no judgement: 'purple'" in caplog.text
-    assert "the judge yes has called all" in caplog.text and "it tells nothing" in caplog.text
+    assert caplog.text.count("the judge yes: it has called all") == 1 and "it tells nothing" in caplog.text
+    for name in ("nonsense", "raise", "hang"):
+        assert caplog.text.count(f"the judge {name}: it gives no judgement of 100% of the episodes") == 1
     assert caplog.text.count("the judge raise says nothing") == 1
 
 
@@ -205,6 +208,15 @@ def test_an_uncalibrated_judge_is_warned_of(tmp_path):
     notes = judge_notes(config(calibration=str(tmp_path / "none.json")))
     assert "Judges took part in the reward of training: mine" in notes[0] and "cannot be read" in notes[1]
     assert judge_notes(config(weight=0)) == []
+    rows = [{"actions": 9, "judges": {"watcher": {"judged": 40, "yes": 40, "wrong": 33}}}]
+    rows.append({"actions": 3, "judges": {"watcher": {"judged": 5, "yes": 4, "nonsense": 2, "silent": 1}}})
+    assert judge_notes(config(weight=0), rows) == [
+        "Judge watcher: 45 episodes judged, 44 of them as a success; 2 answers were no judgement; 1 episodes got no "
+        "answer."
+    ]
+    assert judge_notes(config(weight=0), rows[:1])[0].endswith(
+        "33 of which the evaluators call a failure: it tells nothing."
+    )
     with pytest.raises(ValidationError, match="unknown reward 'modle'"):
         RunConfig.model_validate(
             {"name": "r", "rollout": {"tasks": ["fake/two-steps"]}, "rewards": {"mine": {"kind": "modle"}}}

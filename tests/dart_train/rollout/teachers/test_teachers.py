@@ -26,6 +26,7 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig
 from dart_train.core.data_states import Reason
+from dart_train.core.training_alarms import AlarmBoard
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
@@ -36,9 +37,10 @@ from dart_train.rollout.service.rollout_service import RolloutService
 from dart_train.rollout.settings.teacher_config import TeacherConfig
 from dart_train.rollout.teachers.dagger import Dagger
 from dart_train.rollout.teachers.distillation import Distillation
-from dart_train.rollout.teachers.teacher import Student, TeacherError
+from dart_train.rollout.teachers.teacher import Student, TeacherAwayError, TeacherError
 from dart_train.rollout.teachers.teaching import Teaching
 from dart_train.rollout.teachers.told_prompt import told_prompt
+from dart_train.trainer.batches.teacher_answers import TeacherAnswers
 
 BESIDE = OK_CLICK.replace("42,56", "1,1")
 
@@ -268,15 +270,72 @@ def test_the_trainer_follows_the_section(model_dir):
     assert taught.teacher.options == {"grid": 1}
 
 
-async def test_a_teacher_that_cannot_be_reached_ends_the_run_before_it_begins(
+async def test_a_teacher_that_cannot_be_reached_ends_a_run_before_it_begins_and_none_that_goes_on(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir
 ):
     def make(engine, directory):
         url = f"ws+unix://{sockets / 'nobody.sock'}"
         return Distillation(make_student(engine, directory), model=str(model_dir), url=url)
 
+    async def play(make_teacher, **more):
+        return await taught_service(flat_data, sockets, cluster_url, make_policy, make_teacher, **more)
+
     with pytest.raises(TeacherError, match="no engine at ws.unix"):
-        await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+        await play(make, engine=Judges(BESIDE))
+    await play(None, engine=Judges(BESIDE), budget=4)
+    service = await play(make, engine=Judges(BESIDE), budget=8)  # the run's next life
+    said = service.figures()["teacher"]
+    assert service.scheduler.completed == 8 and said["steps"] == 0 < said["untaught"]
+    assert "no engine at ws+unix" in said["away"]
+
+
+async def test_a_teacher_that_comes_back_in_a_later_life_teaches(monkeypatch):
+    """It is away when the run goes on, and gets ready at a later episode."""
+
+    class Late(Odd):
+        tries = 0
+
+        async def start(self) -> None:
+            self.tries += 1
+            if self.tries < 3:
+                raise TeacherAwayError("not yet")
+
+    monkeypatch.setattr("dart_train.core.availability.FIRST_PAUSE_S", 0.0)
+    teacher, recorded = Late("answer"), []
+    teaching = Teaching(teacher, lambda one, expected: recorded.append(one))
+    with pytest.raises(TeacherAwayError):
+        await teaching.start()
+    await teaching.start(resumed=True)
+    plain = object()
+    assert "not yet" in teaching.figures()["teacher"]["away"] and teaching.advised(plain, None) is plain
+    teaching.hand_in(failed("e"), 2)
+    await teaching.settle(5.0)
+    assert teaching.taught == 2 and teaching.figures()["teacher"]["away"] == ""
+    assert teaching.advised(plain, None) is not plain
+
+
+def test_a_teacher_that_is_gone_raises_the_alarm_although_its_groups_are_dropped(flat_data):
+    answers, board = TeacherAnswers(flat_data, always=False), AlarmBoard(2)
+    assert answers() == {}
+
+    def record(group: str, taught: int, score: float = 0.0) -> None:
+        for number in range(2):
+            one = failed(f"{group}.{number}", score=score)
+            steps = [replace(step, target_ids=(1, 2)) for step in one.steps[:taught]]
+            one = replace(one, run_id="run", group_key=group, steps=(*steps, *one.steps[taught:]))
+            flat_data.record(one, expected=2)
+
+    record("a", taught=2)
+    assert answers() == {"teacher/answered": 1.0} and answers() == {}
+    record("b", taught=1)
+    record("s", taught=0, score=1.0)  # which needs no teacher
+    assert answers() == {"teacher/answered": 0.5}
+    for group in "cd":
+        record(group, taught=0)
+        board.look(answers())
+    assert flat_data.census().dropped[Reason.NO_SIGNAL] == 6 and "teacher" in board.raised
+    assert TeacherAnswers(flat_data, always=True)() == {"teacher/answered": 6 / 20}
+    assert flat_data.read(statistics.asked) == statistics.AskedCounts(16, 10, flat_data.read(statistics.asked).newest)
 
 
 # --- teaching -----------------------------------------------------------------------------------------------------
@@ -371,3 +430,11 @@ def test_the_report_names_who_taught_what(model_dir):
     assert "dagger taught 12 steps of 7 rollouts, by task b (5), a (2); 3 groups" in said
     assert "taught nothing" in taught_notes(config, statistics.TaughtCounts())[0]
     assert taught_notes(run_of(model_dir), statistics.TaughtCounts()) == []
+    away = {"teacher": {"away": "the teacher is away for 3 s: EngineError: gone"}}
+    rows = [{"t": 1.0, "teacher": {"away": ""}}, {"t": 2.0, **away}, {"t": 4.0, **away}]
+    asked = statistics.AskedCounts(20, 8, 9)
+    _, missed, gone = taught_notes(config, statistics.TaughtCounts({"a": 2}, 12, 3), asked, rows)
+    assert missed == "8 of 20 steps that the teacher was to teach came without a lesson."
+    assert gone.startswith("The teacher was away for 2 s, and was not back at the end; training went on without it: ")
+    back = [*rows, {"t": 7.0, "teacher": {"away": ""}}]
+    assert "away for 5 s; training" in taught_notes(config, statistics.TaughtCounts({"a": 2}, 12, 3), asked, back)[2]
