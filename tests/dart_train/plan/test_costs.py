@@ -97,5 +97,30 @@ def test_all_weights_of_the_7b_fit_four_gpus_where_moments_and_activations_are_o
     assert f"and {sum(found[1].seconds.values()):.0f} s a lease" in PAGE
 
 
+MOVED = ["trainer.offload_optimizer=true", "trainer.offload_activations=true"]
+MIXTURES = {
+    "16 GPUs, all weights": ("dart_osworld_7b", 16, MOVED),
+    "8 GPUs, all weights, `trainer.beta: 0`": ("dart_osworld_7b", 8, [*MOVED, "trainer.beta=0"]),
+    "4 GPUs, an adapter, `trainer.fsdp: true`": (
+        "lora_7b_80gb", 4, ["trainer.fsdp=true", "trainer.frozen_dtype=float32"]
+    ),
+    "1 GPU, an adapter, `trainer.offload_activations: true`": ("lora_7b_80gb", 1, MOVED[1:]),
+}  # fmt: skip
+"""Row of the page: configuration, ranks, and what else is set; engines are elsewhere."""
+
+
+@pytest.mark.parametrize("title", MIXTURES)
+def test_the_page_says_which_mixtures_of_experts_fit(title):
+    name, ranks, changed = MIXTURES[title]
+    elsewhere = ["rollout.engine.urls=[http://engines:8000]", f"resources.trainer_ranks={ranks}"]
+    config, found = load_config(ROOT / "configs" / f"{name}.yaml", [*elsewhere, *changed]), []
+    for model in ("qwen3-vl-30b-a3b", "qwen3.5-35b-a3b"):
+        one = plan(config, ModelSize.published(model), Machine(ranks, 80 * 10**9, 989e12), Assumed())
+        assert one.room is not None
+        fits = one.rank.peak <= one.room
+        found.append(f"{one.rank.peak / GIB:.1f} GiB, {sum(one.seconds.values()):.0f} s" if fits else "does not fit")
+    assert row(title) == found
+
+
 def test_the_line_that_a_run_begins_with_is_the_one_that_is_shown():
     assert "2 engines on GPU 6 | 7; trainer on GPU 0-5 in 6 ranks\n" in PAGE
