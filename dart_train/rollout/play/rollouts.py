@@ -152,6 +152,8 @@ class Rollout:
         self.trajectory = replace(
             self.trajectory,
             terminal=terminal,
+            score=None,
+            status="",
             detail=detail,
             lost_by=lost_by,
             num_actions=sum(len(step.actions) for step in (*self._prefix(), *steps)),

@@ -101,6 +101,7 @@ async def test_a_fork_is_given_up_where_the_words_differ_or_the_episode_ends_bef
     ends = replace(fork, prefix=(parent.steps[2], *fork.prefix))  # a wrong click ends this task
     child = await played(Says([OK_CLICK] * 6), tokens, vision, assignment(task, ends))
     assert child.lost_by == "fork" and child.detail == "it ended as done while step 1 was replayed"
+    assert child.score is None, "it was evaluated, and counts for nothing"
     assert child.num_actions == 1
     foreign = replace(fork, prefix=(replace(fork.prefix[0], response_ids=(tokens.image_pad_id,)), fork.prefix[1]))
     child = await played(Says([OK_CLICK] * 6), tokens, vision, assignment(task, foreign))
