@@ -206,7 +206,9 @@ def tower_features(
     found = model.model.get_image_features(pixels.to(device), grids.to(device), return_dict=True, kernel=kernel)
     levels = [found.pooler_output]
     if family_of(model.config).deepstack:
-        levels += found.deepstack_features
+        sizes = [len(of_image) for of_image in found.pooler_output]
+        # Older transformers (5.16 is one) give these of all images in one tensor.
+        levels += [part.split(sizes) if isinstance(part, Tensor) else part for part in found.deepstack_features]
     return [torch.stack(of_image, 1) for of_image in zip(*levels, strict=True)]
 
 
