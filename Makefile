@@ -7,7 +7,8 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 # Tasks of configs/multiturn.yaml whose oracle looks at the state, which DAgger needs.
 LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
-VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py)
+VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
+  tests/dart_train/rollout/teachers/test_teacher_vllm.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := docker vllm openenv package pythons security scale ray
 ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
