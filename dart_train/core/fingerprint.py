@@ -15,6 +15,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,17 +66,21 @@ def read_fingerprint(directory: str | Path) -> Fingerprint | None:
         CheckpointError: if it is unreadable.
     """
     try:
-        fields = json.loads((Path(directory) / FILE).read_bytes())
-        rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}
-        images = tuple(tuple((int(high), int(wide)) for high, wide in sizes) for sizes in fields["images"])
-        found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]), images=images)
+        return fingerprint_of_fields(json.loads((Path(directory) / FILE).read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{directory}/{FILE} cannot be read ({error}): publish this version again") from error
+
+
+def fingerprint_of_fields(fields: dict[str, Any]) -> Fingerprint:
+    """Return a fingerprint from the JSON object of its fields. Raises `ValueError`, `KeyError` or `TypeError`."""
+    rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}
+    images = tuple(tuple((int(high), int(wide)) for high, wide in sizes) for sizes in fields["images"])
+    found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]), images=images)
     counts = {len(found.prompts), len(found.response_ids), len(found.logprobs), len(images) or len(found.prompts)}
     if len(counts) > 1 or not found.prompts:
-        raise CheckpointError(f"{directory}/{FILE} has prompts without answers: publish this version again")
+        raise ValueError("it has prompts without answers")
     return found
 
 
@@ -126,8 +131,18 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
         CheckpointError: the fingerprint cannot be read.
     """
     published = await asyncio.to_thread(read_fingerprint, directory)
-    if published is None:
-        return None
+    return None if published is None else await compare_fingerprint(engine, published, tolerance, directory)
+
+
+async def compare_fingerprint(engine: Engine, published: Fingerprint, tolerance: float, where: str | Path) -> float:
+    """Have an engine answer a fingerprint's prompts; return how far it was off. Raises as `check_fingerprint`.
+
+    Args:
+        engine: that is asked.
+        published: of the weights that it should serve.
+        tolerance: most that a log-probability may be off, in nats.
+        where: these weights are, for the error.
+    """
     sampling = [
         Sampling(len(ids), temperature=0.0, suppressed_ids=published.suppressed_ids) for ids in published.response_ids
     ]
@@ -144,7 +159,7 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
     )
     if not worst <= tolerance:
         raise EngineMismatch(
-            f"its log-probabilities are {worst:.3g} off those of the weights in {directory}, more than {tolerance:g}: "
+            f"its log-probabilities are {worst:.3g} off those of the weights in {where}, more than {tolerance:g}: "
             "it serves other weights, or another model"
         )
     return worst

@@ -179,8 +179,16 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "trainer.replay_routing asks for the experts that the engine took, and a server of rollout.engine does not "
             f"report them: add {REPORT_ROUTING} to rollout.engine.options.options, or leave it out"
         )
-    if rollout.sync.transfer == "nccl" and config.resources.engine_gpus == 0:
+    yield from _transfer(config)
+
+
+def _transfer(config: RunConfig) -> Iterator[str]:
+    """Yield what keeps new weights from the engines."""
+    transfer, kind = config.rollout.sync.transfer, config.trainer.kind
+    if transfer == "nccl" and config.resources.engine_gpus == 0:
         yield "rollout.sync.transfer nccl is between GPUs, and resources.engine_gpus is 0: set transfer to files or tcp"
+    if transfer == "memory" and kind != OUR_TRAINER:
+        yield f"rollout.sync.transfer memory is for our own trainer, not for trainer.kind {kind}: set it to files"
 
 
 def _trainer(config: RunConfig) -> Iterator[str]:

@@ -137,6 +137,7 @@ def _learn(context: ProcessContext) -> None:
             demonstrations=demonstrations,
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")) if main_rank else None,
+            weights_in_memory=context.config.rollout.sync.transfer != "files",
             stop=EndOfData(context, data, arguments.groups_per_step),
         )
         trainer.run()

@@ -72,6 +72,7 @@ from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.shared_states import SharedStates
 from dart_train.trainer.weights.state_writer import StateWriter
+from dart_train.trainer.weights.weight_server import WeightServer
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
@@ -92,6 +93,7 @@ class DartGRPOTrainer(ShardedTrainer):
         demonstrations: samples whose cross-entropy is minimised as well, `supervised_rows` of them in each step; with
             `supervised_coef`.
         metrics: where each report also goes as a JSON line.
+        weights_in_memory: whether engines on this machine may read new versions from this process's memory.
     """
 
     args: DartGRPOConfig
@@ -108,6 +110,7 @@ class DartGRPOTrainer(ShardedTrainer):
         ref_model: str | Path | None = None,
         demonstrations: Sequence[Sample] = (),
         metrics: MetricsLog | None = None,
+        weights_in_memory: bool = False,
         stop: Callable[[], bool] | None = None,
         holder: str = "trainer",
         callbacks: list[TrainerCallback] | None = None,
@@ -133,7 +136,7 @@ class DartGRPOTrainer(ShardedTrainer):
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
         self._metrics = metrics
-        self._keep_accounts(args, data, holder)
+        self._keep_accounts(args, data, holder, WeightServer() if weights_in_memory and self.ranks.is_main else None)
         super().__init__(
             model=self._trained_model(model, args),
             args=args,
@@ -161,7 +164,7 @@ class DartGRPOTrainer(ShardedTrainer):
             limits=RememberedLimits.shared(Path(str(args.output_dir)), self.ranks),
         )
 
-    def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
+    def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str, server: WeightServer | None) -> None:
         """Set up the accounts of what is leased, published, saved and left out."""
         self.publisher = Publisher(
             data,
@@ -171,6 +174,7 @@ class DartGRPOTrainer(ShardedTrainer):
             keep=args.keep_published,
             keep_s=args.keep_published_s,
             ranks=self.ranks,
+            server=server,
         )
         self.leases = LeaseSource(
             data,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from dart_agent.engines.base.engine import ModelEngine
 from dart_gym.core.section import Section
 
-Transfer = Literal["files", "nccl", "tcp"]
+Transfer = Literal["files", "memory", "nccl", "tcp"]
 """How new weights get into a server; see `SyncConfig` of the rollout service."""
 
 

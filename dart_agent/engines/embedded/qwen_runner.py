@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from dart_agent.engines.embedded.decoder import Decoder
 from dart_agent.engines.embedded.prefixes import Prefixes
 from dart_agent.engines.embedded.routing_record import RoutingRecord
 from dart_agent.engines.embedded.vision_tower import Tower
-from dart_agent.models.expert_weights import in_memory
+from dart_agent.models.expert_weights import in_memory, is_fused, is_swapped
 from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -177,23 +177,42 @@ class QwenRunner:
     def load_weights(self, path: str | Path) -> None:
         """Copy a checkpoint's weights into the model, or none. Raises `FileNotFoundError`; `ValueError`: others."""
         loaded = _read_safetensors(Path(path)) | {f"{ATTRIBUTE}.{n}": t for n, t in head_weights(path).items()}
-        own = self.model.state_dict()
         # Published Qwen3.5 holds a head that predicts several tokens ("mtp."), which transformers does not load either.
-        loaded = {_current_name(name): tensor for name, tensor in loaded.items() if not name.startswith("mtp.")}
-        loaded = in_memory(loaded, {name: tuple(tensor.shape) for name, tensor in own.items()})
+        self.take_weights({_current_name(name): t for name, t in loaded.items() if not name.startswith("mtp.")})
+
+    def take_weights(self, loaded: dict[str, Tensor]) -> None:
+        """Copy tensors, by their names in the live model, into it, or none; the dictionary is emptied.
+
+        Raises:
+            ValueError: if they are not all tensors of this model.
+        """
+        own = self.model.state_dict()
+        taken = in_memory(loaded, {name: tuple(tensor.shape) for name, tensor in own.items()})
+        loaded.clear()
+        self.check_shapes({name: tuple(tensor.shape) for name, tensor in taken.items()})
+        with torch.no_grad():
+            while taken:
+                name, tensor = taken.popitem()
+                own[name].copy_(tensor)
+        self.embeddings.clear()
+        self.prefixes.clear()
+
+    def check_shapes(self, loaded: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise `ValueError` unless tensors of these names and shapes are all of this model's. Thread-safe."""
+        own = self.model.state_dict()
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         missing, extra = own.keys() - loaded.keys() - tied, loaded.keys() - own.keys()
-        wrong = [name for name in own.keys() & loaded.keys() if own[name].shape != loaded[name].shape]
+        both = {name: (tuple(own[name].shape), loaded[name]) for name in own.keys() & loaded.keys()}
+        wrong = [
+            name
+            for name, (ours, theirs) in both.items()
+            if ours != theirs and not (is_fused(name) and is_swapped(theirs, ours))
+        ]
         if missing or extra or wrong:
             raise ValueError(
                 f"not a checkpoint of this model: {len(missing)} tensors missing, {len(extra)} unknown, "
                 f"{len(wrong)} of another shape, such as {sorted([*missing, *extra, *wrong])[0]}"
             )
-        with torch.no_grad():
-            for name, tensor in loaded.items():
-                own[name].copy_(tensor)
-        self.embeddings.clear()
-        self.prefixes.clear()
 
     def _layout(self, prompts: Sequence[Prompt], starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """From a start on and left-padded: tokens (B, L), positions (3, B, L), mask (B, L), True for real tokens."""

@@ -2,7 +2,8 @@
 
 One worker thread owns the model. It takes everything that waits (up to `max_batch`), samples it as one batch, and
 looks again. Weight updates go through the same queue, so they fall between two batches: one response is always
-made by one version, and a failed update leaves the old weights in place.
+made by one version, and a failed update leaves the old weights in place. Weights from a trainer's memory are read
+whole, beside the batches, before they are queued.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ from pathlib import Path
 import torch
 
 from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.embedded.memory_weights import staged_weights
 from dart_agent.engines.embedded.qwen_runner import QwenRunner, SampledRow
+from dart_agent.engines.weight_stream.dart_weight_socket import SCHEME
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 
@@ -34,9 +37,12 @@ class _Request:
 
 @dataclass(slots=True)
 class _Update:
+    """`staged`: the tensors, where they are here already."""
+
     path: str
     version: int
     future: Future[None]
+    staged: dict[str, torch.Tensor] | None = None
 
 
 class TransformersEngine:
@@ -85,9 +91,21 @@ class TransformersEngine:
             self._in_flight -= 1
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Load a checkpoint's weights into the live model between two batches. Raises `EngineError`."""
+        """Load weights into the live model between two batches: a checkpoint's, or those in a trainer's memory.
+
+        Args:
+            path: a checkpoint directory, or a version in a trainer's memory (`memory+unix:///path.sock#version`).
+            version: what these weights are called from now on.
+
+        Raises:
+            UpdateNotBegun: if the trainer's weights did not arrive whole; nothing has changed.
+            EngineError: if they cannot be loaded.
+        """
         self._check_open()
-        update = _Update(path, version, Future())
+        staged = None
+        if path.startswith(SCHEME):
+            staged = await asyncio.to_thread(staged_weights, path, self.runner.check_shapes)
+        update = _Update(path, version, Future(), staged)
         self._queue.put(update)
         await asyncio.wrap_future(update.future)
 
@@ -194,8 +212,12 @@ class TransformersEngine:
     def _apply(self, update: _Update) -> None:
         if not update.future.set_running_or_notify_cancel():
             return
+        staged, update.staged = update.staged, None
         try:
-            self.runner.load_weights(update.path)
+            if staged is None:
+                self.runner.load_weights(update.path)
+            else:
+                self.runner.take_weights(staged)
         except Exception as error:  # whatever is wrong with a checkpoint, the engine goes on with what it has
             log.exception("engine %s keeps version %d", self._name, self._version)
             update.future.set_exception(

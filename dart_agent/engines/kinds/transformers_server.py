@@ -6,13 +6,14 @@ from typing import ClassVar
 from pydantic import Field
 
 from dart_agent.engines.base.engine import ModelEngine
-from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
+from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
 
 
 class TransformersServer(EngineKind):
     """Qwen-VL models by torch and transformers. It updates its weights between two batches."""
 
     schemes: ClassVar[tuple[str, ...]] = ("ws", "wss", "ws+unix")
+    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "memory")
     program: ClassVar[tuple[str, ...]] = (sys.executable, "-m", "dart_agent.engines.remote.engine_server")
 
     threads: int = Field(default=1, ge=1, description="torch threads of a replica")

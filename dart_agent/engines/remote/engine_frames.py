@@ -24,6 +24,7 @@ from dart_agent.engines.base.engine import (
     Prompt,
     RequestRefused,
     Sampling,
+    UpdateNotBegun,
 )
 
 MAX_FRAME = 256 * 2**20
@@ -120,6 +121,9 @@ def read_error(fields: dict[str, Any]) -> EngineError:
     return _ERRORS.get(str(fields.get("kind")), EngineError)(str(fields["error"]))
 
 
-_ERRORS = {kind.__name__: kind for kind in (EngineBusy, EngineTimeout, RequestRefused, EngineMismatch, BadResponse)}
+_ERRORS = {
+    kind.__name__: kind
+    for kind in (EngineBusy, EngineTimeout, RequestRefused, EngineMismatch, BadResponse, UpdateNotBegun)
+}
 _SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 _GENERATION = tuple(field.name for field in dataclasses.fields(Generation))

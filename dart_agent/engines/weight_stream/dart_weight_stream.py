@@ -1,4 +1,6 @@
-"""Sends the tensors of a checkpoint directory to the workers of a vLLM server, packed, in an order both sides know.
+"""Sends tensors to the workers of a vLLM server, packed, in an order both sides know.
+
+They are those of a checkpoint directory, or of a version in a trainer's memory, which is read whole before it is sent.
 
 As a script it is the sender: requests come as JSON lines on standard input, replies go as JSON lines to standard
 output, one for each request, and it ends with its input.
@@ -39,6 +41,7 @@ DTYPES = {
     "BOOL": "bool",
 }  # fmt: skip
 NUM_BUFFERS = 2
+MEMORY = "memory+unix://"
 T = TypeVar("T")
 
 
@@ -120,6 +123,33 @@ class Checkpoint:
             yield name, file.get_tensor(name)
 
 
+class InMemory:
+    """The tensors of a version in a trainer's memory (`dart_weight_socket`), all of them read."""
+
+    def __init__(self, location: str, device: str) -> None:
+        from dart_weight_socket import read_weights  # beside this script
+
+        self._device = device
+        self._tensors: dict[str, torch.Tensor] = {}
+        read_weights(location, self._allocate)
+
+    def _allocate(self, shapes: list[Any]) -> list[memoryview]:
+        self._tensors = {one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype)) for one in shapes}
+        return [each.view(-1).view(torch.uint8).numpy().data for each in self._tensors.values()]
+
+    def described(self) -> dict[str, list[Any]]:
+        """See `Checkpoint`."""
+        return {
+            "names": [*self._tensors],
+            "dtype_names": [str(each.dtype).removeprefix("torch.") for each in self._tensors.values()],
+            "shapes": [list(each.shape) for each in self._tensors.values()],
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in self._tensors.items():
+            yield name, tensor.to(self._device)
+
+
 def cut(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
     """Neighbours that share a buffer: up to the item, that one included, that takes it over the limit. Pure."""
     part: list[T] = []
@@ -179,14 +209,18 @@ class Sender:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint: Checkpoint | InMemory | None = None
+        self._opened = ""
         self._waiting: Callable[[], Any] | None = None
         self._group: Any = None
         self._backend = ""
 
     def open(self, path: str) -> dict[str, Any]:
-        """Look into a checkpoint directory."""
-        self._checkpoint = Checkpoint(path, self._device)
+        """Look into a checkpoint directory, or read a version from memory, once for all servers."""
+        if self._checkpoint is None or self._opened != path or not path.startswith(MEMORY):
+            self._checkpoint, self._opened = None, ""  # no more than one version at a time
+            self._checkpoint = (InMemory if path.startswith(MEMORY) else Checkpoint)(path, self._device)
+            self._opened = path
         return self._checkpoint.described()
 
     def listen(self, backend: str, address: str, world_size: int, within_s: float) -> dict[str, Any]:
@@ -238,7 +272,7 @@ def _nccl_group(address: str, port: int, world_size: int, device: str) -> Any:
     return trainer_init({"master_address": address, "master_port": port, "world_size": world_size})
 
 
-def _nccl_send(group: Any, checkpoint: Checkpoint, buffer_bytes: int) -> int:
+def _nccl_send(group: Any, checkpoint: Checkpoint | InMemory, buffer_bytes: int) -> int:
     """Send with vLLM's own packing, several buffers at a time."""
     from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
 

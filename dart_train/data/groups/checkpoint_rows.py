@@ -16,6 +16,9 @@ from dart_train.core.train_errors import CheckpointError
 from dart_train.data.store.schema import PATH_LENGTH, checkpoint, checkpoint_meta, lease
 from dart_train.data.store.sql_store import now
 
+IN_MEMORY = "weights_in_memory"
+"""Fact of the run: the newest version in the trainer's memory, `{"version", "path", "address"}`."""
+
 _meta = checkpoint_meta.c
 
 

@@ -30,12 +30,14 @@ from dart_agent.engines.base.engine import (
     UpdateNotBegun,
 )
 from dart_agent.engines.base.engine_replies import checked
+from dart_agent.engines.weight_stream.dart_weight_socket import NotReadError, read_facts
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.backoff import backoff
-from dart_train.core.fingerprint import check_fingerprint
+from dart_train.core.fingerprint import compare_fingerprint
 from dart_train.core.train_errors import CheckpointError
 from dart_train.rollout.fleet.concurrency import patience, shrink
 from dart_train.rollout.fleet.replica import Replica, ReplicaState, UpdateLocks, Wakeup, Weights, client_errors
+from dart_train.rollout.fleet.weight_files import published_fingerprint
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
 _log = logging.getLogger(__name__)
@@ -169,6 +171,8 @@ class ReplicaLife:
                 await self._look_before_update()
                 begun = True
                 if self._config.update == "drain" or (self._config.update is None and replica.spec.kind.drains):
+                    if weights.memory:
+                        await self._gathered(weights)
                     await self._drain()
                 self._set(ReplicaState.UPDATING)
                 await self._load(weights)
@@ -184,7 +188,8 @@ class ReplicaLife:
         if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile, over something else
             raise EngineBusy(f"{replica.name} is {replica.state}: {replica.why_down}")
         self._set(ReplicaState.READY)
-        self._fleet.loaded(weights)
+        if not weights.memory:  # a replica that starts reads files
+            self._fleet.loaded(weights)
 
     async def _look_before_update(self) -> None:
         """See that the replica answers, so that what fails from now on is about the weights. Raises `EngineBusy`."""
@@ -325,6 +330,14 @@ class ReplicaLife:
         while self.replica.in_flight and self.replica.usable and time.monotonic() < deadline:
             await self._fleet.changed.wait(deadline)
 
+    async def _gathered(self, weights: Weights) -> None:
+        """Wait until a trainer has all of a version in its memory. Raises `UpdateNotBegun`: it never will."""
+        try:
+            async with asyncio.timeout(self._config.start_timeout_s):
+                await asyncio.to_thread(read_facts, weights.memory)
+        except (NotReadError, TimeoutError) as error:
+            raise UpdateNotBegun(f"version {weights.version} does not come: {error}") from error
+
     async def _load(self, weights: Weights) -> None:
         """Have the replica load weights, and find out whether it did.
 
@@ -341,7 +354,8 @@ class ReplicaLife:
             async with asyncio.timeout(self._config.start_timeout_s):
                 if replica.tainted or (await replica.told()).version != weights.version:
                     with client_errors():
-                        await replica.engine.update_weights(await replica.path_of(weights), weights.version)
+                        path = weights.memory or await replica.path_of(weights)
+                        await replica.engine.update_weights(path, weights.version)
             info = await replica.look(self._config.request_timeout_s)
             if info.version != weights.version:
                 raise EngineMismatch(f"it says version {info.version} after an update to {weights.version}")
@@ -359,8 +373,12 @@ class ReplicaLife:
             return False
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
+                published = await asyncio.to_thread(published_fingerprint, weights)
+                if published is None:
+                    return False
                 with client_errors():
-                    return await check_fingerprint(engine, weights.path, tolerance) is not None
+                    await compare_fingerprint(engine, published, tolerance, weights.memory or weights.path)
+                return True
         except CheckpointError as error:
             raise EngineError(str(error)) from error
         except TimeoutError:

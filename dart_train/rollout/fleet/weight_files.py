@@ -1,4 +1,4 @@
-"""Weights as files: a checkpoint directory with its version, and what can be known of it before an engine loads it.
+"""Weights of a version: where they are, and what can be known of their files before an engine loads them.
 
 A server may end over weights that are cut off or do not fit (vLLM does), or serve damaged ones: all that is found here
 first, from the headers and the digests of the files.
@@ -8,10 +8,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from dart_agent.engines.weight_stream.dart_weight_socket import SCHEME, NotReadError, read_facts
 from dart_train.core.digests import why_changed
+from dart_train.core.fingerprint import Fingerprint, fingerprint_of_fields, read_fingerprint
+from dart_train.core.train_errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,39 @@ class Weights:
         path: directory on this node.
         version: number of the version.
         url: where other nodes find it; "" where it is on this node alone.
+        memory: where a trainer on this node has them in its memory (`dart_weight_socket`), while the directory is not
+            there yet; "" otherwise.
     """
 
     path: str
     version: int
     url: str = field(default="", compare=False)
+    memory: str = field(default="", compare=False)
+
+
+def in_memory(fact: Mapping[str, Any] | None) -> Weights | None:
+    """Return the weights that a trainer on this node has in its memory, as it says (`checkpoint_rows.IN_MEMORY`)."""
+    if fact is None or not Path(fact["address"].removeprefix(SCHEME)).is_socket():
+        return None
+    return Weights(fact["path"], fact["version"], memory=f"{fact['address']}#{fact['version']}")
+
+
+def published_fingerprint(weights: Weights) -> Fingerprint | None:
+    """Return the fingerprint of weights, from where they are; None if they have none.
+
+    Raises:
+        CheckpointError: if it is unreadable, or the trainer has ended and left no files.
+    """
+    if not weights.memory:
+        return read_fingerprint(weights.path)
+    try:
+        fields = read_facts(weights.memory)["fingerprint"]
+        return None if fields is None else fingerprint_of_fields(fields)
+    except (NotReadError, ValueError, KeyError, TypeError) as error:
+        found = read_fingerprint(weights.path)  # its files may be there by now
+        if found is None:
+            raise CheckpointError(f"version {weights.version} has no fingerprint to compare with: {error}") from error
+        return found
 
 
 class BrokenFileError(Exception):

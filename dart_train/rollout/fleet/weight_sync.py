@@ -11,6 +11,9 @@ Invariants:
       `MAX_FAILURES` times, whose files are incomplete, or whose tensors are not those of the model, is skipped with a
       logged reason, and the next one is tried when it comes.
     - Nothing here ends the service: a database that is away is asked again.
+    - A version in the trainer's memory comes before those in files. One that cannot be read there costs no replica its
+      place: it goes on with its old weights, and the newest files are next. Replicas start from files alone. One that
+      serves a version from memory never goes back to older files.
 """
 
 import asyncio
@@ -21,13 +24,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from dart_agent.engines.base.engine import EngineBusy, EngineError
+from dart_agent.engines.base.engine import EngineBusy, EngineError, UpdateNotBegun
 from dart_gym.core.task_group import TaskGroup
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.rollout.fleet.engine_pool import EnginePool
-from dart_train.rollout.fleet.replica import Replica, ReplicaState, Wakeup, Weights
+from dart_train.rollout.fleet.replica import UNKNOWN, Replica, ReplicaState, Wakeup, Weights
 from dart_train.rollout.fleet.weight_files import why_unfit, why_unusable
 
 _log = logging.getLogger(__name__)
@@ -65,8 +68,10 @@ class WeightSync:
 
     Args:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
+        offered: returns the weights that a trainer has in its memory, None without any; may do the same.
 
     Attributes:
+        from_memory: how many of `updates` came from a trainer's memory.
         skipped: checkpoints that were given up, with the reason.
     """
 
@@ -77,18 +82,21 @@ class WeightSync:
         *,
         interval_s: float = 0.2,
         availability: Availability | None = None,
+        offered: Callable[[], Weights | None] = lambda: None,
     ) -> None:
-        self._newest = newest
+        self._newest, self._offered = newest, offered
         self.pool = pool
         self._interval = interval_s
         self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
+        self._unread: Counter[int] = Counter()  # versions that were not read from memory
+        self._read: set[int] = set()  # versions that were, and verified
         self._checked: Weights | None = None
         self._running: set[str] = set()
         self._ended = Wakeup()
         self._alone_since: float | None = None  # since when a single replica serves
         self.target: Weights | None = None
-        self.updates = self.failed = 0
+        self.updates = self.failed = self.from_memory = 0
         self.update_s = 0.0
         self.skipped: dict[Weights, str] = {}
 
@@ -105,9 +113,11 @@ class WeightSync:
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
         self.target = self.pool.fleet.published = weights
-        if not Path(self.pool.fleet.weights.path).is_dir():  # pruned: a replica could not be started with it any more
-            self.pool.fleet.weights = weights
+        if not weights.memory and not Path(self.pool.fleet.weights.path).is_dir():
+            self.pool.fleet.weights = weights  # those were pruned: a replica could not be started with them any more
         proven = any(replica.usable and replica.verified == weights.version for replica in self.pool.replicas)
+        if proven and not weights.memory:
+            self.pool.fleet.loaded(weights)  # also where all got it from memory, before its files were there
         stale = next_stale(
             self.pool.replicas,
             weights.version,
@@ -116,6 +126,7 @@ class WeightSync:
             begun=self._running,
             spare_last=not self._long_alone(),
         )
+        stale = [one for one in stale if one.version not in self._read or one.version < weights.version]
         for replica in stale:
             self._running.add(replica.name)
             group.create_task(self.update_replica(replica, weights), name=f"update {replica.name}")
@@ -138,11 +149,18 @@ class WeightSync:
             return  # it went out of service before; its turn comes again
         except EngineError as error:
             self.failed += 1
+            if weights.memory:  # says nothing about the files, which are next
+                self._unread[weights.version] += MAX_FAILURES if isinstance(error, UpdateNotBegun) else 1
+                _log.warning("version %d was not read from memory: %s", weights.version, error)
+                return
             self._failures[weights] += 1
             if self._failures[weights] >= MAX_FAILURES:
                 self._skip(weights, f"failed {self._failures[weights]} times, at last: {error}")
         else:
             self.updates += 1
+            if weights.memory:
+                self.from_memory += 1
+                self._read.add(weights.version)
             self.update_s += time.perf_counter() - started
         finally:
             self._running.discard(replica.name)
@@ -150,16 +168,19 @@ class WeightSync:
 
     def _look_up(self) -> Weights | None:
         try:
-            found = self._newest()
+            found, offered = self._newest(), self._offered()
         except DataError as error:
             self._availability.failed(error, "checkpoints")
             return None
         self._availability.succeeded("checkpoints")
+        version = found.version if found is not None else UNKNOWN
+        if offered is not None and offered.version > version and self._unread[offered.version] < MAX_FAILURES:
+            return offered
         return Weights(found.path, found.version, found.url) if found is not None else None
 
     async def _sound(self, weights: Weights) -> bool:
-        """Return whether its files are whole and its tensors those of the model."""
-        if weights != self._checked:
+        """Return whether its files are whole and its tensors those of the model. In memory, engines look themselves."""
+        if weights != self._checked and not weights.memory:
             reason = await asyncio.to_thread(why_unusable, weights.path)
             reason = reason or await asyncio.to_thread(why_unfit, weights.path, self.pool.fleet.weights.path)
             if reason:

@@ -29,12 +29,14 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.utils.owned_directories import owned_directory
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.data.groups import checkpoint_rows
 from dart_train.data.insight import statistics
 from dart_train.data.manager.recording import Recording
 from dart_train.data.store.database_locks import DatabaseLocks
 from dart_train.rollout.ended.judging import Judging
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import EngineNodes, Weights
+from dart_train.rollout.fleet.weight_files import in_memory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges, engine_figures
@@ -219,6 +221,7 @@ class RolloutService:
             self.pool,
             interval_s=config.sync_interval_s,
             availability=self.dependencies.database,
+            offered=self._in_memory,
         )
         self._serving = ServingRecord(self.data.serving, self.pool)
         teacher = self._make_teacher(EpisodeEngine(self.pool), sockets) if self._make_teacher is not None else None
@@ -239,6 +242,12 @@ class RolloutService:
             judging=self._judging,
             actions_left=self._actions_left,
         )
+
+    def _in_memory(self) -> Weights | None:
+        """Weights that the trainer has in its memory; engines on other nodes do not see them."""
+        if self.config.sync.transfer == "files" or self._nodes is not None:
+            return None
+        return in_memory(self.data.fact(checkpoint_rows.IN_MEMORY))
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
         """Return what goes on beside the workers."""

@@ -157,10 +157,11 @@ class SyncConfig(Section):
     transfer: Transfer = Field(
         "files",
         description="How new weights get into the replicas. files: each replica reads the published directory "
-        "itself. nccl, tcp (vLLM only): a "
-        "sender beside the rollout service reads the directory and streams the tensors, between GPUs or "
-        "without; servers that were not started from here must have been started for it "
-        "(docs/guides/engines.md).",
+        "itself. memory (transformers only): replicas on the trainer's node read each version from its memory, before "
+        "its files are written; those that start, and those on other nodes, read files. nccl, tcp (vLLM only): a "
+        "sender beside the rollout service streams the tensors, between GPUs or without, from the trainer's memory if "
+        "the trainer is on its node, otherwise from files; servers that were not started from here must have been "
+        "started for it (docs/guides/engines.md).",
     )
     python: str | None = Field(
         None,

@@ -7,6 +7,8 @@ Invariants:
     - Only the main rank writes; all ranks know the version.
     - Weights are copied between two steps and written during the next ones, one version at a time. An error of the
       writing is raised by the next call that publishes or settles.
+    - Where engines read from memory, a fact of the run says where the newest version is, from the moment at which its
+      gathering begins; its row is RUNNING until its files are there as well.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_agent.engines.weight_stream.dart_weight_socket import TensorShape
 from dart_train.data.groups import checkpoint_rows
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.background_write import BackgroundWrite, at_once, beside
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 from dart_train.trainer.weights.snapshot import snapshot
+from dart_train.trainer.weights.weight_server import VersionInMemory, WeightServer
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
@@ -38,6 +42,7 @@ class Publisher:
         keep_s: seconds for which a version is kept, however many came after it.
         save: writes what `take` took into a new directory, by default `checkpoint.write_model`.
         take: takes a model's weights as they are, by all ranks; None for a model that must be written at once.
+        server: lets engines read what is taken from memory, on the main rank; None for files alone.
 
     Attributes:
         served: newest version that rollouts have shown to be served.
@@ -55,7 +60,8 @@ class Publisher:
         keep_s: float = 0.0,
         ranks: Ranks = ALONE,
         save: Callable[..., Path] = checkpoint.write_model,
-        take: Callable[[Any, Path, Ranks], Any] | None = snapshot,
+        take: Callable[..., Any] | None = snapshot,
+        server: WeightServer | None = None,
     ) -> None:
         self._data = data
         self._root = root
@@ -66,6 +72,7 @@ class Publisher:
         self._ranks = ranks
         self._save = save
         self._take = take
+        self._server = server
         self._writing = BackgroundWrite("version")
         self.version = 0
         self.unpublished = 0
@@ -146,6 +153,8 @@ class Publisher:
     def close(self) -> None:
         """Let what is being written be written, when training ends in an error of its own."""
         self._writing.close()
+        if self._server is not None:
+            self._server.close()
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
         """Write the weights as the next version, tell the data manager, delete versions that are no longer needed."""
@@ -154,18 +163,43 @@ class Publisher:
     def publish_as(self, model: Any, source: str, lease: int | None, step: int) -> None:
         """Write the weights as the next version, with the given source."""
         self.settle()
-        taken = model if self._take is None else self._take(model, self._model_dir, self._ranks)
+        version = self._announce(source) if self._ranks.is_main else 0
+        taken = self._taken(model, version)
         if self._ranks.is_main:
-            version = self._data.read(checkpoint_rows.next_version)
-            path = checkpoint.version_dir(self._root, version)
-            self._data.write(checkpoint_rows.announce, version, self._data.place(path), source)
-            self._data.write(checkpoint_rows.begin, version)
             work = partial(self._write, taken, version, source, self.served, lease=lease, step=step)
             self._writing.future = at_once(work) if self._take is None else beside(work)
             self.version, self.unpublished = version, 0
         self._tell()
         if self._take is None:
             self.settle()
+
+    def _announce(self, source: str) -> int:
+        """Return the number of the next version, whose row says that it is being made."""
+        version = self._data.read(checkpoint_rows.next_version)
+        place = self._data.place(checkpoint.version_dir(self._root, version))
+        self._data.write(checkpoint_rows.announce, version, place, source)
+        self._data.write(checkpoint_rows.begin, version)
+        return version
+
+    def _taken(self, model: Any, version: int) -> Any:
+        """The weights of a moment, which engines may read from memory from now on."""
+        if self._take is None:
+            return model
+        try:
+            if self._server is None:
+                return self._take(model, self._model_dir, self._ranks)
+            return self._take(model, self._model_dir, self._ranks, partial(self._offer, self._server, version))
+        except Exception:
+            if self._ranks.is_main:
+                self._data.write(checkpoint_rows.fail, version)
+            raise
+
+    def _offer(self, server: WeightServer, version: int, tensors: list[TensorShape]) -> VersionInMemory:
+        """Let engines read a version whose gathering begins."""
+        offered = server.offer(version, tensors)
+        path = str(checkpoint.version_dir(self._root, version))
+        self._data.set_fact(checkpoint_rows.IN_MEMORY, {"version": version, "path": path, "address": server.address})
+        return offered
 
     def _write(self, taken: Any, version: int, source: str, served: int, **facts: Any) -> None:
         """Write a version, announce it, and delete versions that are no longer needed."""

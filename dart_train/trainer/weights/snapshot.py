@@ -8,22 +8,24 @@ Invariants:
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from dart_agent.engines.weight_stream.dart_weight_socket import TensorShape
 from dart_agent.models.expert_weights import as_published
 from dart_agent.models.families.family_table import family_of
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.trainer.weights.adapters import base_model, merged_weights
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.gathering import gathered
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 from dart_train.trainer.weights.sharding import is_sharded, through
+from dart_train.trainer.weights.weight_server import VersionInMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,43 @@ class Snapshot:
     fingerprint: Fingerprint | None
 
 
-def snapshot(model: Any, model_dir: str | Path, ranks: Ranks = ALONE) -> Snapshot:
-    """Take the weights as they are, in the number type of `model_dir`'s. Called by all ranks."""
+def snapshot(
+    model: Any,
+    model_dir: str | Path,
+    ranks: Ranks = ALONE,
+    offer: Callable[[list[TensorShape]], VersionInMemory] | None = None,
+) -> Snapshot:
+    """Take the weights as they are, in the number type of `model_dir`'s. Called by all ranks.
+
+    Args:
+        model: the trainer's.
+        model_dir: directory of weights that says which number type they have.
+        ranks: those that train.
+        offer: is told on the main rank what will be taken; readers of what it returns get each tensor once it is here.
+    """
     dtype = published_dtype(model_dir)
     sharded = is_sharded(model)
     if not sharded and not ranks.is_main:
         return Snapshot(model, {}, dtype, None)
     weights: dict[str, Tensor] = {}
     with torch.no_grad():
-        for name, tensor in _whole(model):
-            if ranks.is_main:
-                own = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None, copy=True)
-                weights[name] = own.contiguous()
-        answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
+        found = _weights(model)
+        offered = offer(_shapes(found, dtype)) if offer is not None and ranks.is_main else None
+        try:
+            for name in list(found):
+                tensor = found.pop(name)  # at most one more than the main rank keeps
+                whole = gathered(tensor, dtype if tensor.is_floating_point() else tensor.dtype, ranks)
+                if whole is not None:
+                    weights[name] = whole
+                    if offered is not None:
+                        offered.put(whole)
+            answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
+        except BaseException as error:
+            if offered is not None:
+                offered.give_up(f"the trainer failed: {type(error).__name__}: {error}")
+            raise
+    if offered is not None:
+        offered.finish(answers)
     return Snapshot(model, weights, dtype, answers)
 
 
@@ -63,14 +89,23 @@ def published_dtype(model_dir: str | Path) -> torch.dtype:
     return getattr(torch, str(name).removeprefix("torch."))
 
 
-def _whole(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Each weight that a file has, gathered one after the other."""
+def _weights(model: Any) -> dict[str, Tensor]:
+    """Each weight that a file has, of a sharded model this rank's part."""
     merged = merged_weights(model)
-    found = base_model(model).state_dict() if merged is None else merged
+    found: dict[str, Tensor] = base_model(model).state_dict() if merged is None else merged
     for copy in getattr(base_model(model), "all_tied_weights_keys", None) or {}:
         found.pop(copy, None)  # a tied head: the file has the embeddings only
     family = family_of(base_model(model).config)
-    found = {name: as_published(name, tensor, family) for name, tensor in found.items()}
-    for name in list(found):
-        tensor = found.pop(name)  # at most one more than the main rank keeps
-        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return {name: as_published(name, tensor, family) for name, tensor in found.items()}
+
+
+def _shapes(weights: dict[str, Tensor], dtype: torch.dtype) -> list[TensorShape]:
+    """Return what whole weights will be, once they are taken."""
+    return [
+        TensorShape(
+            name,
+            str(dtype if tensor.is_floating_point() else tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+        )
+        for name, tensor in weights.items()
+    ]

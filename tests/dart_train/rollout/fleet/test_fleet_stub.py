@@ -185,6 +185,52 @@ async def test_weights_are_streamed_into_servers_that_somebody_else_started(firs
             assert (await pool.generate(*request_of)).version == (5, 5)
 
 
+@pytest.mark.train
+@pytest.mark.process
+async def test_a_sender_reads_a_trainers_memory_and_files_where_the_trainer_has_ended(first, request_of, tmp_path):
+    """Once for all servers, and before any of them is drained or paused."""
+    import torch
+
+    from dart_agent.engines.weight_stream.dart_weight_socket import TensorShape
+    from dart_train.trainer.weights.weight_server import WeightServer
+
+    server, sync_config = WeightServer(16), SyncConfig(transfer="tcp", buffer_mib=0.001)
+    files = [first]
+    offered: list[Weights | None] = [None]
+    async with stubs(first) as (servers, urls):
+        for stub in servers:
+            stub.receiver, stub.label = Worker(), "3"
+        async with EnginePool(config_of(urls), first, directory=tmp_path, sync=sync_config) as pool:
+            await until(all_ready(pool))
+            sync = WeightSync(lambda: files[0], pool, offered=lambda: offered[0])
+            version = server.offer(4, [TensorShape("weight", "bfloat16", (9, 2)), TensorShape("step", "int64", ())])
+            offered[0] = Weights(str(tmp_path / "w4"), 4, memory=f"{server.address}#4")
+            updating = asyncio.create_task(update_some(sync))
+            version.put(torch.full((9, 2), 4.0, dtype=torch.bfloat16))
+            assert (await pool.generate(*request_of)).version == (3, 3)
+            version.put(torch.tensor(7))
+            assert not any("/pause" in call for stub in servers for call in stub.calls)
+            version.finish(None)
+            assert await updating == 1
+            while await update_some(sync):
+                pass
+            assert {stub.label for stub in servers} == {"4"} and (sync.updates, sync.from_memory) == (2, 2)
+            for stub in servers:
+                assert stub.receiver.received["weight"].dtype == torch.bfloat16
+                assert stub.receiver.received["weight"].tolist() == [[4.0, 4.0]] * 9
+                assert stub.receiver.received["step"].item() == 7
+            assert server.served == 1
+            server.close()
+            offered[0] = Weights(str(tmp_path / "w5"), 5, memory=f"{server.address}#5")
+            assert await update_some(sync) == 1 and sync.failed == 1
+            assert all_ready(pool)() and not pool.fleet.faults
+            files[0] = real_checkpoint(tmp_path / "w5", 5)
+            while await update_some(sync):
+                pass
+            assert {stub.label for stub in servers} == {"5"} and sync.from_memory == 2 and not sync.skipped
+            assert servers[0].receiver.received["weight"].tolist() == [5.0, 5.0]
+
+
 @pytest.mark.process
 async def test_a_sender_that_cannot_start_is_told_at_once(first, tmp_path, caplog):
     config = SyncConfig(transfer="tcp", python="/bin/false")

@@ -38,6 +38,9 @@ from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.model_loading import load_model
+from dart_train.trainer.weights.snapshot import snapshot
+from dart_train.trainer.weights.weight_server import WeightServer
 from tests.helpers.local_ray import local_ray
 from tests.helpers.object_store import s3_bucket
 from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
@@ -359,30 +362,48 @@ def test_a_server_ends_with_all_that_it_started_when_its_keeper_is_killed(vllm_m
     wait_until(lambda: not living(), 60, explain=lambda: f"left: {living()}")
 
 
-async def test_streamed_weights(versions, vllm_model, tmp_path, capsys):
+def in_trainer(server: WeightServer, weights: Weights) -> Weights:
+    """The weights of files in a trainer's memory, by the names that they have there."""
+    taken = snapshot(load_model(weights.path), weights.path, offer=lambda shapes: server.offer(weights.version, shapes))
+    assert taken.fingerprint is not None
+    return Weights("nowhere", weights.version, memory=f"{server.address}#{weights.version}")
+
+
+@pytest.mark.parametrize("source", ["files", "memory"])
+async def test_streamed_weights(source, versions, vllm_model, tmp_path, capsys):
     """Over TCP into vLLM's own engine of weight transfers: log-probabilities of the new weights, image caches included.
 
     The same screens come again after each update, the vision tower is another one each time, and the directory that
     is served is never read by the server.
     """
-    newest = [versions[0].weights]
+    newest, server = [versions[0].weights], WeightServer()
     sync_config = SyncConfig(transfer="tcp", buffer_mib=0.25)
+
+    def offered() -> Weights | None:
+        return newest[0] if newest[0].memory else None
+
+    def files() -> Weights:
+        return versions[0].weights if newest[0].memory else newest[0]
+
     pool = EnginePool(settings(replicas=1), versions[0].weights, directory=tmp_path, log_dir=tmp_path, sync=sync_config)
     async with pool:
         episodes = Episodes(pool, vllm_model)
-        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        sync = WeightSync(files, pool, interval_s=0.05, offered=offered)
         update = asyncio.create_task(sync.run())
         playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
         for version in versions[1:4]:
             await episodes.until_steps(20)
-            newest[0] = version.weights
+            newest[0] = version.weights if source == "files" else in_trainer(server, version.weights)
             await until(lambda: pool.replicas[0].verified == newest[0].version, timeout=600)
         await episodes.until_steps(20)
         episodes.going = False
         await asyncio.gather(*playing)
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
-        assert sync.updates == 3 and sync.failed == 0 and not pool.fleet.faults and pool.fleet.weights == newest[0]
+        assert sync.updates == 3 and sync.failed == 0 and not pool.fleet.faults
+        assert sync.from_memory == (3 if source == "memory" else 0)
+        assert pool.fleet.weights == (newest[0] if source == "files" else versions[0].weights)
+    server.close()
     assert "weight transfer engine: TCPWeightTransferEngine" in (tmp_path / "engine-0.log").read_text()
     by_version = collections.defaultdict(list)
     for step in episodes.steps:
