@@ -177,6 +177,23 @@ def trl(
 
 
 @app.command()
+def transfer(
+    json: JsonOption = None,
+    model: Annotated[str, typer.Option(help="half (half a billion weights, 14 GB of memory) or tiny.")] = "half",
+    rounds: Annotated[int, typer.Option(min=1, help="Versions that are published by each way.")] = 3,
+    kills: Annotated[bool, typer.Option(help="Also kill an engine and the main rank amid a transfer.")] = True,
+) -> None:
+    """New weights from two ranks to two engines: by files and from memory, and under kills (minutes)."""
+    import asyncio
+
+    from dart_lab.train.transfer_bench import MODELS, Options, measure
+
+    if model not in MODELS:
+        raise typer.BadParameter(f"--model is one of {', '.join(MODELS)}")
+    finish(asyncio.run(measure(Options(model, rounds, kills), progress)), json)
+
+
+@app.command()
 def data(
     json: JsonOption = None,
     rows: Annotated[int, typer.Option(min=1000, help="Trajectories in the run that is leased from.")] = 1_000_000,
