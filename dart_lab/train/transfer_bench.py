@@ -114,6 +114,7 @@ def build_model(name: str, directory: Path) -> Path:
     import torch
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+    directory.mkdir(parents=True)
     write_processing(directory, TinyModelConfig(temporal_patch_size=2))
     tokens = ModelTokens.load(directory)
     config = Qwen2_5_VLConfig(
@@ -262,7 +263,7 @@ async def _ranks(model: Path, folder: Path) -> AsyncIterator[RankProcesses]:
 
 
 async def _gathering(ranks: RankProcesses, progress: Callable[[str], None]) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for way in ("buckets", "whole"):
         progress(f"gathering: {way}")
         await ranks.ask(way=way)
@@ -310,7 +311,7 @@ async def _kills(fleet: Fleet, ranks: RankProcesses, progress: Callable[[str], N
                 if who == "an engine":
                     process = updating[0].process
                     assert process is not None
-                    process.kill()
+                    process.kill_all()
                     version = (await ranks.answer())["version"]
                     await ranks.answer()
                     await fleet.served(version)

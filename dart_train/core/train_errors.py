@@ -108,5 +108,9 @@ class TrainingError(DartTrainError):
     hopeless = True
 
 
+class RankLostError(DartTrainError):
+    """A rank that trains with this one has ended, or does not answer within the process group's time limit."""
+
+
 class OutOfMemory(DartTrainError):
     """A rank's memory ran out in the middle of a pass; a new start keeps to the smaller limits that it wrote down."""

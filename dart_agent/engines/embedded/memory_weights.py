@@ -39,4 +39,4 @@ def staged_weights(location: str, check: Callable[[Mapping[str, tuple[int, ...]]
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor in the host's memory, not copied."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

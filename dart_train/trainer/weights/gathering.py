@@ -3,12 +3,13 @@
 Invariants:
     - A rank's device takes at most a bucket beyond what it holds, however large the tensor is.
     - Parts travel in the number type that they end in: half as many bytes for weights published in bfloat16.
+    - A rank that dies ends the gathering at once, one that hangs ends it after the process group's time limit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from dart_train.core.train_errors import RankLostError
 from dart_train.trainer.weights.ranks import Ranks, first_row, local_part
 
 BUCKET_BYTES = 64 << 20
@@ -25,6 +27,9 @@ def gathered(tensor: Tensor, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
     """Return a copy of the whole tensor on the main rank, contiguous in the host's memory; None on the others.
 
     Called by all ranks where the tensor is sharded.
+
+    Raises:
+        RankLostError: if a rank that has a part, or is to get one, has ended or does not answer.
     """
     tensor = tensor.detach()
     if isinstance(tensor, DTensor) and tuple(tensor.placements) != (Shard(0),):
@@ -34,7 +39,7 @@ def gathered(tensor: Tensor, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
     own = local_part(tensor).reshape(-1)
     if not ranks.is_main:
         for begin, end in _buckets(own.numel(), dtype):
-            dist.send(own[begin:end].to(dtype), dst=0, group=ranks.group)
+            _travel(dist.send, own[begin:end].to(dtype), 0, ranks)
         return None
     whole = torch.empty(tensor.shape, dtype=dtype)
     flat = whole.view(-1)
@@ -46,12 +51,23 @@ def gathered(tensor: Tensor, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
         part = flat[starts[rank] : starts[rank + 1]]
         for begin, end in _buckets(part.numel(), dtype):
             if own.device.type == "cpu":
-                dist.recv(part[begin:end], src=rank, group=ranks.group)
+                _travel(dist.recv, part[begin:end], rank, ranks)
                 continue
             bucket = torch.empty(end - begin, dtype=dtype, device=own.device)
-            dist.recv(bucket, src=rank, group=ranks.group)
+            _travel(dist.recv, bucket, rank, ranks)
             part[begin:end].copy_(bucket)
     return whole
+
+
+def _travel(way: Callable[..., object], bucket: Tensor, other: int, ranks: Ranks) -> None:
+    """Send a bucket to another rank, or receive one from it."""
+    try:
+        way(bucket, other, group=ranks.group)
+    except RuntimeError as error:  # torch has no narrower one for what gloo says
+        raise RankLostError(
+            f"rank {other} ended, or did not answer in time, while weights were gathered from the ranks; "
+            f"its own log says why. What was seen here: {error}"
+        ) from error
 
 
 def _buckets(numbers: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from dart_agent.engines.embedded.memory_weights import staged_weights
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 from dart_agent.engines.weight_stream.dart_weight_socket import SCHEME, NotReadError, TensorShape, cut, read_facts
 from dart_gym.utils.processes import free_port
+from dart_train.core.train_errors import RankLostError
 from dart_train.data.groups import checkpoint_rows
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer.weights import checkpoint
@@ -300,8 +303,25 @@ async def test_an_engine_that_is_killed_amid_a_transfer_costs_the_trainer_nothin
     await engine.close()
 
 
-def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe) -> None:
-    """One of two ranks that hold parts of a model, and publish a version."""
+HANGS_S = 5.0
+"""Time limit of the process group of which a rank hangs."""
+
+
+def ended_by(number: int, buckets: Callable) -> Callable:
+    """Return `buckets`, after 50 of which a signal ends or stops this process."""
+    left = iter(range(50))
+
+    def of(*arguments):
+        for bucket in buckets(*arguments):
+            if next(left, None) is None:
+                os.kill(os.getpid(), number)
+            yield bucket
+
+    return of
+
+
+def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe, end: int) -> None:
+    """One of two ranks that hold parts of a model, and publish a version; the second may get a signal amid it."""
     os.environ |= {"LOCAL_WORLD_SIZE": "2"}
     import torch.distributed as dist
 
@@ -312,15 +332,23 @@ def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe) -> 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     ranks = Ranks.current()
+    if end == signal.SIGSTOP:
+        ranks = replace(ranks, group=dist.new_group(timeout=timedelta(seconds=HANGS_S), backend="gloo"))
     model = load_sharded(model_dir, Cut(torch.device("cpu"), ranks))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.25)
     gathering.BUCKET_BYTES = 100  # smaller than one row of most tensors
+    if end and rank == 1:
+        gathering._buckets = ended_by(end, gathering._buckets)
     server = WeightServer(1 << 10) if ranks.is_main else None
     with DataManager.open(f"sqlite:///{root}/d.sqlite", root, "r") as data:
         publisher = Publisher(data, Path(root) / "c", Path(model_dir), every=1, keep=2, ranks=ranks, server=server)
-        publisher.publish(model, None, 1)
+        try:
+            publisher.publish(model, None, 1)
+        except RankLostError as error:
+            pipe.send(str(error))
+            raise
         publisher.settle()
         pipe.send(data.fact(checkpoint_rows.IN_MEMORY))
         pipe.recv()
@@ -329,13 +357,13 @@ def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe) -> 
 
 
 @contextlib.contextmanager
-def two_ranks(model_dir: Path, root: Path) -> Iterator[tuple[list, list]]:
+def two_ranks(model_dir: Path, root: Path, *, end: int = 0) -> Iterator[tuple[list, list]]:
     """Processes and the pipes to them; what is left of them at the end is killed."""
     context = multiprocessing.get_context("spawn")
     port, pipes, processes = free_port(), [], []
     for rank in range(2):
         ours, theirs = context.Pipe()
-        target = (rank, port, str(model_dir), str(root), theirs)
+        target = (rank, port, str(model_dir), str(root), theirs, end)
         processes.append(context.Process(target=publish_from_rank, args=target, daemon=True))
         processes[-1].start()
         theirs.close()
@@ -364,6 +392,18 @@ def test_two_ranks_send_their_parts_as_one_version(model_dir, tmp_path):
     assert found.keys() == written.keys()
     assert all(torch.equal(found[name], written[name]) for name in written)
     assert any(not torch.equal(found[name], original[name]) for name in original)
+
+
+@pytest.mark.process
+@pytest.mark.scale
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_hangs_amid_the_gathering_leaves_no_version(end, model_dir, tmp_path):
+    with two_ranks(model_dir, tmp_path, end=end) as (processes, pipes):
+        assert pipes[0].recv().startswith("rank 1 ended, or did not answer in time, while weights were gathered")
+        processes[0].join(60)
+        assert processes[0].exitcode == 1
+    with DataManager.open(f"sqlite:///{tmp_path}/d.sqlite", tmp_path, "r") as data:
+        assert [row.status for row in data.checkpoints()] == ["FAILED"]
 
 
 def test_nobody_waits_for_a_version_that_never_comes():
