@@ -33,6 +33,7 @@ _COUNTERS = (
     ("reissued", "requests_reissued", "Engine requests that were sent again"),
     ("weight_updates", "weight_updates", "Updates of single replicas that came to their end"),
     ("weight_updates_failed", "weight_updates_failed", "Updates of single replicas that did not"),
+    ("weight_updates_from_memory", "weight_updates_from_memory", "Updates from a trainer's memory, without files"),
     ("weight_update_s", "weight_update_seconds", "Seconds of those that did"),
 )
 _MAPPED_COUNTERS = (

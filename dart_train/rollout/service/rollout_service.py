@@ -371,6 +371,7 @@ class RolloutService:
             "target_version": sync.target.version if sync.target else None,
             "weight_updates": sync.updates,
             "weight_updates_failed": sync.failed,
+            "weight_updates_from_memory": sync.from_memory,
             "weight_update_s": sync.update_s,
             "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
             **({"forks": self.forks.made, "forks_given_up": self.forks.given_up} if self.forks.enabled else {}),
