@@ -107,6 +107,13 @@ def test_a_run_survives_the_death_of_modules_and_launcher(finished):
     assert_nothing_left(finished)
 
 
+def test_engines_read_weights_from_the_trainers_memory(finished):
+    """The files are there as well: engines that start read them."""
+    rows = metrics(finished, "rollout")
+    assert max(row["weight_updates_from_memory"] for row in rows) > 0
+    assert not any(row["weights_skipped"] for row in rows)
+
+
 def test_the_report_has_its_keys(finished):
     figures = json.loads((finished / "e2e" / "report.json").read_text())
     assert REPORT_KEYS <= set(figures)
