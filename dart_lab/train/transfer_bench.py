@@ -49,6 +49,7 @@ from dart_train.rollout.fleet.replica import ReplicaState
 from dart_train.rollout.fleet.weight_files import Weights, in_memory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig
+from dart_train.trainer.weights.gathering import BUCKET_BYTES
 
 RUN, RANKS, ENGINES = "transfer", 2, 2
 WAYS = ("files", "memory")
@@ -59,6 +60,7 @@ AIMS = {
     "transfer.mixed_responses": Aim(0, at_most=True),
     "transfer.version_gap_nats": Aim(5 * SAME_NATS, at_most=False),
     "transfer.memory_speedup": Aim(1.0, at_most=False),
+    "transfer.gather_peak_mib_buckets": Aim(1.1 * BUCKET_BYTES / 2**20, at_most=True),
 }
 HALF_TEXT = {
     "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
@@ -278,7 +280,6 @@ async def _rounds(
     found: dict[str, list[float]] = {}
     for number in range(options.rounds):
         for way in WAYS if number % 2 == 0 else WAYS[::-1]:
-            progress(f"round {number + 1}: {way}")
             await ranks.ask(way=way)
             stopped = await ranks.answer()
             began = time.perf_counter()
@@ -290,6 +291,8 @@ async def _rounds(
             await fleet.ask()
             values = {"stopped_s": stopped["seconds"], "served_s": served_s, "written_s": done["seconds"]}
             values |= {f"peak_mib_rank{rank}": peak / 2**20 for rank, peak in enumerate(done["peaks"])}
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            progress(f"round {number + 1}: {way}: {shown}")
             for name, value in values.items():
                 found.setdefault(f"{way}_{name}", []).append(value)
             while fleet.pool.fleet.weights.version != stopped["version"]:
