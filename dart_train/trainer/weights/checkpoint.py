@@ -29,6 +29,7 @@ from dart_train.core.digests import first_difference, write_digests
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights.adapters import base_model
+from dart_train.trainer.weights.finiteness import is_finite
 from dart_train.trainer.weights.snapshot import Snapshot, snapshot
 
 _log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def first_non_finite(model: Any) -> str | None:
     """Name of a weight of a model or a `Snapshot` that holds NaN or infinity; None if all are finite."""
     weights = model.weights.items() if isinstance(model, Snapshot) else model.named_parameters()
     for name, parameter in weights:
-        if not torch.isfinite(parameter).all():
+        if not is_finite(parameter):
             return name
     return None
 

@@ -27,6 +27,7 @@ from dart_agent.engines.embedded.memory_weights import bytes_of
 from dart_agent.engines.weight_stream.dart_weight_socket import CHECK, SCHEME, TensorShape, cut, is_same_user
 from dart_gym.utils.owned_directories import owned_directory
 from dart_train.core.fingerprint import Fingerprint
+from dart_train.trainer.weights.finiteness import is_finite
 
 BUCKET_BYTES = 16 << 20
 REQUEST_BYTES = 1 << 12
@@ -90,7 +91,7 @@ class VersionInMemory:
             raise GivenUpError(self._given_up)
         with self._checking:  # once, and beside the training
             if self._finite is None:
-                self._finite = all(bool(torch.isfinite(tensor).all()) for tensor in self._weights)
+                self._finite = all(is_finite(tensor) for tensor in self._weights)
         if not self._finite:
             raise GivenUpError(f"version {self.version} has weights that are not finite")
         return facts
