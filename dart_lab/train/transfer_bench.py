@@ -51,7 +51,8 @@ from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig
 from dart_train.trainer.weights.gathering import BUCKET_BYTES
 
-RUN, RANKS, ENGINES = "transfer", 2, 2
+RUN = "transfer"
+RANKS, ENGINES = 2, 2
 WAYS = ("files", "memory")
 LIMIT_S = 900.0
 SAME_NATS = 0.02
