@@ -42,6 +42,7 @@ ELSEWHERE = {
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"}
 
 PRIVATE_NAMES = {
+    "dart_agent/viewer/test_episode_tree.py": 1,  # an episode that cannot be read
     "dart_agent/engines/test_vllm_real.py": 1,  # a version is set back
     "dart_gym/cluster/server/test_openenv_environment.py": 2,  # OpenEnv: its connection
     "dart_gym/envs/test_prefetch.py": 1,  # a generator that has drawn already
@@ -53,7 +54,7 @@ PRIVATE_NAMES = {
     "dart_train/trainer/test_half_billion.py": 1,  # transformers: a model without weights
     "dart_train/trainer/test_trl_parity.py": 5,  # TRL: its trainer's parts
     "dart_train/trainer/weights/test_trainer_sharded.py": 1,  # PyTorch: FSDP's groups
-    "helpers/counted_operations.py": 2,  # PyTorch: operators
+    "helpers/counted_operations.py": 3,  # PyTorch: operators
     "helpers/vllm_options.py": 2,  # argparse: the options of a parser
     "hubs/seeing_oracle.py": 1,  # aiohttp: the port of a site
     "hubs/test_nemo_hub.py": 1,  # NeMo Gym: its client

@@ -149,9 +149,9 @@ class RecordedEpisodes:
             trajectory = decoded(trajectory, decode)
         at = f"watch/image/{request.match_info['number']}/"
         data = page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen})
-        return _json({**data, **self._tree(str(path))})
+        return _json({**data, **self.tree(str(path))})
 
-    def _tree(self, folder: str) -> dict[str, Any]:
+    def tree(self, folder: str) -> dict[str, Any]:
         """The episode among its forks; nothing for one that has none and is none."""
         here = self._listed.get(folder)
         if here is None:

@@ -165,7 +165,7 @@ def _sections(config: RunConfig) -> Iterator[str]:
 
 
 def _engines(config: RunConfig) -> Iterator[str]:
-    """What engines are asked for that they cannot do."""
+    """Yield the settings of engines that these engines cannot follow."""
     rollout = config.rollout
     options = rollout.engine.options
     length = options.get("max_length") if isinstance(options, dict) else None

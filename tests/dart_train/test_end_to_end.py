@@ -69,7 +69,8 @@ def processes_of(runs_dir: Path) -> list[psutil.Process]:
 
 
 def module(runs_dir: Path, name: str) -> psutil.Process | None:
-    return next((p for p in processes_of(runs_dir) if p.cmdline()[1:4] == ["-m", "dart_train", name]), None)
+    found = processes_of(runs_dir)  # with the command lines as they were read: a process may have ended since
+    return next((p for p in found if (p.info["cmdline"] or [])[1:4] == ["-m", "dart_train", name]), None)
 
 
 def metrics(runs_dir: Path, name: str) -> list[dict]:
@@ -77,7 +78,7 @@ def metrics(runs_dir: Path, name: str) -> list[dict]:
 
 
 def assert_nothing_left(runs_dir: Path) -> None:
-    wait_until(lambda: not processes_of(runs_dir), explain=lambda: [p.cmdline() for p in processes_of(runs_dir)])
+    wait_until(lambda: not processes_of(runs_dir), explain=lambda: [p.info for p in processes_of(runs_dir)])
     assert not list((runs_dir / "e2e").glob("*.sock"))
     assert not (runs_dir / "e2e" / "run.lock").exists()
 

@@ -115,7 +115,7 @@ class Generation:
         seconds: (queued, computed).
         entropy: mean over the ids of the entropy that each was sampled with, in nats; None from engines that do not
             know it, or were not asked (vLLM).
-        routing: experts that the routers of a mixture chose where each id was sampled, as `routing.pack` packs them;
+        routing: experts that the routers of a mixture chose where each id was sampled, packed by `expert_routing.pack`;
             empty where they were not asked for.
     """
 

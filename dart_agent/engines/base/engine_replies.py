@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.base.engine import BadResponse, EngineInfo, Generation, Sampling
 
 HIGHEST_ID = 2**31 - 1
@@ -176,7 +176,7 @@ def routed(value: Any, tokens: int) -> bytes:
         raise BadResponse(f"the experts of the response are {_shown(value)} instead of bytes")
     if value:
         try:
-            routing.unpack(value, tokens)
+            expert_routing.unpack(value, tokens)
         except ValueError as error:
             raise BadResponse(f"the experts of the response cannot be read: {error}") from None
     return value

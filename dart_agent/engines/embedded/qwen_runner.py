@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
 from dart_agent.engines.embedded.decoder import Decoder
 from dart_agent.engines.embedded.prefixes import Prefixes
@@ -315,7 +315,7 @@ def _with_routing(found: list[SampledRow], samplings: Sequence[Sampling], routes
         return found
     chosen = torch.stack(list(routes), 1).numpy()
     return [
-        replace(row, routing=routing.pack(own[: len(row.response_ids)])) if sampling.routing else row
+        replace(row, routing=expert_routing.pack(own[: len(row.response_ids)])) if sampling.routing else row
         for row, sampling, own in zip(found, samplings, chosen, strict=True)
     ]
 

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from dart_agent.engines.base import engine_replies as replies
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.image_encoding import EncodedImage
@@ -104,7 +104,7 @@ def _routing(told: str | None, count: int) -> bytes:
     shape, by_columns, number = read(file)
     if len(shape) != 3 or shape[0] < count or by_columns or number.kind not in "iu":
         raise ValueError(f"routed_experts of shape {shape} and type {number} for {count} tokens")
-    return routing.pack(np.frombuffer(data[file.tell() :], number).reshape(shape)[-count:])
+    return expert_routing.pack(np.frombuffer(data[file.tell() :], number).reshape(shape)[-count:])
 
 
 def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:

@@ -19,6 +19,7 @@ MAX_PRESSES = 100
 _JOINTS = "+-"
 _JOINTS_ONLY = frozenset(_JOINTS)
 _NAMED_JOINTS = {"+": "plus", "-": "minus"}
+_WRITTEN = {**_NAMED_JOINTS, "&": "ampersand"}  # between keys, their characters are read as joints
 _EMACS = re.compile(r"[CMSA]-(?=.)")  # `C-c` is no chord of the keys C and c
 _FULL_WIDTH = str.maketrans("\uff0b\uff0d", _JOINTS)
 _MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
@@ -77,7 +78,7 @@ def read_key(name: object) -> str:
 
 def write_chord(keys: Sequence[str], between: str = " ") -> str:
     """Keys as `read_chord` reads them back."""
-    return between.join(_NAMED_JOINTS.get(key, key) for key in keys)
+    return between.join(_WRITTEN.get(key, key) for key in keys)
 
 
 def _checked(text: str) -> str:

@@ -89,7 +89,7 @@ class WeightSync:
         self._interval = interval_s
         self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
-        self._unread: Counter[int] = Counter()  # versions that were not read from memory
+        self.unread: Counter[int] = Counter()  # versions that were not read from memory
         self._read: set[int] = set()  # versions that were, and verified
         self._checked: Weights | None = None
         self._running: set[str] = set()
@@ -150,7 +150,7 @@ class WeightSync:
         except EngineError as error:
             self.failed += 1
             if weights.memory:  # says nothing about the files, which are next
-                self._unread[weights.version] += MAX_FAILURES if isinstance(error, UpdateNotBegun) else 1
+                self.unread[weights.version] += MAX_FAILURES if isinstance(error, UpdateNotBegun) else 1
                 _log.warning("version %d was not read from memory: %s", weights.version, error)
                 return
             self._failures[weights] += 1
@@ -174,7 +174,7 @@ class WeightSync:
             return None
         self._availability.succeeded("checkpoints")
         version = found.version if found is not None else UNKNOWN
-        if offered is not None and offered.version > version and self._unread[offered.version] < MAX_FAILURES:
+        if offered is not None and offered.version > version and self.unread[offered.version] < MAX_FAILURES:
             return offered
         return Weights(found.path, found.version, found.url) if found is not None else None
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.embedded.qwen_runner import rope_positions
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -200,7 +200,7 @@ class Collator:
         if (
             self._routing_width
             and sample.routing
-            and len(sample.routing) != routing.size(len(sample.response_ids), self._routing_width)
+            and len(sample.routing) != expert_routing.size(len(sample.response_ids), self._routing_width)
         ):
             return Problem(
                 "bad_routing",
@@ -396,7 +396,7 @@ def _routing(samples: Sequence[Sample], width: int) -> Tensor | None:
     if not width or not any(sample.routing for sample in samples):
         return None
     parts = [
-        routing.unpack(sample.routing, len(sample.response_ids))
+        expert_routing.unpack(sample.routing, len(sample.response_ids))
         if sample.routing
         else np.full((len(sample.response_ids), width), -1)
         for sample in samples

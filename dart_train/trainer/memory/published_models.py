@@ -90,7 +90,8 @@ def _dense(text: dict[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, .
 
 def _mixture(text: dict[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """A layer of Qwen3-VL-MoE or Qwen3.5-MoE."""
-    width, inner, experts = text["hidden_size"], text["moe_intermediate_size"], text["num_experts"]
+    width, experts = text["hidden_size"], text["num_experts"]
+    inner = text["moe_intermediate_size"]
     kinds = text.get("layer_types")
     if kinds and kinds[layer] == "linear_attention":
         yield from _recurrent(text)
@@ -114,7 +115,8 @@ def _mixture(text: dict[str, Any], layer: int) -> Iterator[tuple[str, tuple[int,
 
 def _recurrent(text: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Gated DeltaNet."""
-    width, heads, head = text["hidden_size"], text["linear_num_value_heads"], text["linear_value_head_dim"]
+    width = text["hidden_size"]
+    heads, head = text["linear_num_value_heads"], text["linear_value_head_dim"]
     values = heads * head
     channels = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + values
     yield "linear_attn.in_proj_qkv.weight", (channels, width)
@@ -151,7 +153,8 @@ def _tower_2_5(vision: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _tower_3(vision: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The tower of Qwen3-VL and Qwen3.5."""
-    width, patch, inner = vision["hidden_size"], vision["patch_size"], vision["intermediate_size"]
+    width, inner = vision["hidden_size"], vision["intermediate_size"]
+    patch = vision["patch_size"]
     yield "patch_embed.proj.weight", (width, 3, vision["temporal_patch_size"], patch, patch)
     yield "patch_embed.proj.bias", (width,)
     yield "pos_embed.weight", (vision["num_position_embeddings"], width)

@@ -72,7 +72,7 @@ class Publisher:
         self._ranks = ranks
         self._save = save
         self._take = take
-        self._server = server
+        self.server = server
         self._writing = BackgroundWrite("version")
         self.version = 0
         self.unpublished = 0
@@ -153,8 +153,8 @@ class Publisher:
     def close(self) -> None:
         """Let what is being written be written, when training ends in an error of its own."""
         self._writing.close()
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
         """Write the weights as the next version, tell the data manager, delete versions that are no longer needed."""
@@ -186,9 +186,9 @@ class Publisher:
         if self._take is None:
             return model
         try:
-            if self._server is None:
+            if self.server is None:
                 return self._take(model, self._model_dir, self._ranks)
-            return self._take(model, self._model_dir, self._ranks, partial(self._offer, self._server, version))
+            return self._take(model, self._model_dir, self._ranks, partial(self._offer, self.server, version))
         except Exception:
             if self._ranks.is_main:
                 self._data.write(checkpoint_rows.fail, version)

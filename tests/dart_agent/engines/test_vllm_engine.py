@@ -13,7 +13,7 @@ from aiohttp import web
 from vllm_prompts import frame, history
 from vllm_stub import VLLMStub, pixels, runs
 
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.base.engine import (
     BadResponse,
     EngineBusy,
@@ -86,7 +86,7 @@ async def test_experts_are_those_of_the_places_that_the_response_was_sampled_fro
 
     stub.abort_after, stub.changes = [1], [route, route]
     result = await engine.generate(prompt, wanted)
-    assert len(told) == 2 and result.routing == routing.pack(np.concatenate(told))
+    assert len(told) == 2 and result.routing == expert_routing.pack(np.concatenate(told))
     stub.changes = [lambda answer: (answer["choices"][0].update(routed_experts=wire_array(np.zeros(3))), answer)[1]]
     with pytest.raises(EngineMismatch, match=r"routed_experts of shape \(3,\)"):
         await engine.generate(prompt, wanted)

@@ -139,7 +139,7 @@ async def test_a_tree_of_very_many_is_cut_and_says_so(tmp_path):
         write_episode(tmp_path / "d", episode(f"c{number:04}", "source", 1))
     records = RecordedEpisodes([tmp_path])
     records.look()
-    found = records._tree(str(tmp_path / "d/trajectories/c0100"))
+    found = records.tree(str(tmp_path / "d/trajectories/c0100"))
     assert len(found["tree"]) == MOST_BRANCHES and found["more"] == 5
     foreign = write_episode(tmp_path / "d", replace(episode("odd", "source", 1), fork_step="x"))
     records.look()

@@ -20,6 +20,7 @@ from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.cluster.server.session_registry import Lifetimes, ServedSession
 from dart_gym.cluster.wire import frames as protocol
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request
+from dart_gym.core import operation_deadline
 from dart_gym.core.actions import Click, Move, Wait
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.core.outcomes import TerminalState
@@ -305,7 +306,12 @@ async def test_the_welcome_tells_the_limits(start_server):
     client = ClusterClient(server.url)
     connection, welcome = await client.connect(client.records[0])
     await connection.close()
-    assert welcome.limits == {"request_bytes": protocol.MAX_REQUEST_BYTES, "idle_s": 30.0, "lifetime_s": 60.0}
+    assert welcome.limits == {
+        "request_bytes": protocol.MAX_REQUEST_BYTES,
+        "idle_s": 30.0,
+        "lifetime_s": 60.0,
+        "extension_s": operation_deadline.LONGEST_EXTENSION_S,
+    }
 
 
 async def test_a_client_that_does_not_read_blocks_nobody(start_server, until):

@@ -264,6 +264,7 @@ def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, option
             "__init__",
             "dart_token_guard",
             "dart_weight_receiver",
+            "dart_weight_socket",
             "dart_weight_stream",
         ], "a server finds these modules of ours, and no other"
 

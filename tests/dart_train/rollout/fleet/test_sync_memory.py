@@ -138,11 +138,11 @@ async def test_weights_that_answer_otherwise_than_their_fingerprint_are_not_serv
         await until(all_ready(pool))
         sync = sync_of(trainer, pool)
         await asyncio.to_thread(trainer.publish, 4)
-        offered = trainer.publisher._server.find(4)
+        offered = trainer.publisher.server.find(4)
         answers = offered.facts()["fingerprint"]
         answers["logprobs"] = [[-9.0 for _ in row] for row in answers["logprobs"]]
         async with running(sync):
-            await until(lambda: sync._unread[4] == 2 and all_ready(pool)())
+            await until(lambda: sync.unread[4] == 2 and all_ready(pool)())
             assert pool.replicas[0].version == 3 and pool.fleet.faults["update"] == 2
             trainer.write.set()
             await serving(pool, 4)

@@ -142,6 +142,7 @@ def broken_step(step: Step, kind: str, tokens, screens) -> Step:
     return {
         "empty_response": lambda: replace(step, response_ids=(), logprobs=()),
         "bad_logprobs": lambda: replace(step, logprobs=(float("nan"), *step.logprobs[1:])),
+        "bad_routing": lambda: replace(step, routing=b"\x00"),
         "special_token": lambda: replace(step, response_ids=(tokens.image_pad_id, *step.response_ids[1:])),
         "image_tokens": lambda: replace(step, image_hashes=(other[0],)),
         "image_size": lambda: replace(step, image_hashes=("thin",)),
@@ -153,7 +154,7 @@ def broken_step(step: Step, kind: str, tokens, screens) -> Step:
 def strict(tokens, vision, screens) -> Collator:
     """A collator that knows the model's context, and a screenshot more than the others."""
     thin = np.zeros((1, 280, 3), np.uint8)  # no processor takes a side 200 times the other
-    return Collator(tokens, vision, ImageCache({**screens, "thin": thin}.__getitem__), max_length=200)
+    return Collator(tokens, vision, ImageCache({**screens, "thin": thin}.__getitem__), max_length=200, routing_width=2)
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
@@ -183,6 +184,7 @@ def test_a_lease_with_nothing_left_says_why(make_group, strict, make_config, tok
     words = {
         "empty_response": "look at what the rollout service recorded",
         "bad_logprobs": "a log-probability of nan",
+        "bad_routing": "was recorded with another one",
         "special_token": "serve the same model directory",
         "image_tokens": "its images need 1 in",
         "image_size": "an image cannot be what this model was shown",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dart_agent.engines.base import routing
+from dart_agent.engines.base import expert_routing
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.qwen_runner import QwenRunner
 from dart_agent.episodes.screenshots import image_hash
@@ -75,7 +75,7 @@ class Mixture:
             tokens = len(sample.response_ids)
             chosen = rng.permuted(np.tile(np.arange(EXPERTS), (tokens, LAYERS, 1)), axis=2)[:, :, :2]
             chosen[0] = first
-            found.append(replace(sample, routing=routing.pack(chosen)))
+            found.append(replace(sample, routing=expert_routing.pack(chosen)))
         return found
 
     def run(self, samples: list[Sample], width: int, **layout: Any) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -105,7 +105,7 @@ def assert_close(found: Any, expected: Any) -> None:
 
 def test_the_engine_s_experts_are_the_trainer_s_where_both_compute_alike(mixture):
     for sample in mixture.samples:
-        assert len(sample.routing) == routing.size(len(sample.response_ids), mixture.width)
+        assert len(sample.routing) == expert_routing.size(len(sample.response_ids), mixture.width)
     expected = mixture.run(mixture.samples, 0, **LAYOUTS[0])
     for layout in LAYOUTS:
         assert_close(mixture.run(mixture.samples, mixture.width, **layout), expected)
@@ -135,7 +135,7 @@ def test_the_numbers_are_those_of_the_experts_that_were_told(mixture, monkeypatc
     """Beside a router of transformers that is told by hand."""
     sample = replace(mixture.others()[1], trajectory=9)
     (expected,), _ = mixture.run([sample], mixture.width)
-    chosen = torch.from_numpy(routing.unpack(sample.routing, len(sample.response_ids))).view(-1, LAYERS, 2)
+    chosen = torch.from_numpy(expert_routing.unpack(sample.routing, len(sample.response_ids))).view(-1, LAYERS, 2)
     places = slice(len(sample.prompt_ids) - 1, len(sample.prompt_ids) - 1 + len(sample.response_ids))
     for number, layer in enumerate(mixture.model.model.language_model.layers):
 
