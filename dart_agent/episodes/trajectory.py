@@ -65,8 +65,8 @@ class Step:
         finish_reason: why the engine stopped, "stop" or "length"; "" without a model.
         entropy: mean over the sampled ids of the entropy that each was sampled with, in nats; None where the engine did
             not record it.
-        routing: packed experts that a mixture's routers chose for each sampled id (`engines.base.expert_routing`); empty
-            where they were not recorded.
+        routing: packed experts that a mixture's routers chose for each sampled id (`engines.base.expert_routing`);
+            empty where they were not recorded.
         advice: what a teacher was told, or would have answered, in this state; "" where nobody was asked.
         target_ids: the response that a teacher would have given, the stop token included; empty without one.
         teacher_logprobs: natural log-probability of each of `response_ids` under a teacher; empty without one.

@@ -331,7 +331,11 @@ class ReplicaLife:
             await self._fleet.changed.wait(deadline)
 
     async def _gathered(self, weights: Weights) -> None:
-        """Wait until a trainer has all of a version in its memory. Raises `UpdateNotBegun`: it never will."""
+        """Wait until a trainer has all of a version in its memory.
+
+        Raises:
+            UpdateNotBegun: if the version cannot be read within `start_timeout_s`.
+        """
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 await asyncio.to_thread(read_facts, weights.memory)

@@ -38,18 +38,18 @@ def gathered(tensor: Tensor, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
         return tensor.to("cpu", dtype, copy=True).contiguous() if ranks.is_main else None
     own = local_part(tensor).reshape(-1)
     if not ranks.is_main:
-        for begin, end in _buckets(own.numel(), dtype):
+        for begin, end in bucket_bounds(own.numel(), dtype):
             _travel(dist.send, own[begin:end].to(dtype), 0, ranks)
         return None
     whole = torch.empty(tensor.shape, dtype=dtype)
     flat = whole.view(-1)
     row = math.prod(tensor.shape[1:])
     starts = [first_row(tensor, replace(ranks, rank=rank)) * row for rank in range(ranks.count + 1)]
-    for begin, end in _buckets(own.numel(), dtype):
+    for begin, end in bucket_bounds(own.numel(), dtype):
         flat[begin:end].copy_(own[begin:end])
     for rank in range(1, ranks.count):
         part = flat[starts[rank] : starts[rank + 1]]
-        for begin, end in _buckets(part.numel(), dtype):
+        for begin, end in bucket_bounds(part.numel(), dtype):
             if own.device.type == "cpu":
                 _travel(dist.recv, part[begin:end], rank, ranks)
                 continue
@@ -70,7 +70,7 @@ def _travel(way: Callable[..., object], bucket: Tensor, other: int, ranks: Ranks
         ) from error
 
 
-def _buckets(numbers: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+def bucket_bounds(numbers: int, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
     """Cut a number of values into buckets, of one value at least."""
     most = max(1, BUCKET_BYTES // dtype.itemsize)
     for begin in range(0, numbers, most):

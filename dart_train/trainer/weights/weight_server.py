@@ -83,7 +83,11 @@ class VersionInMemory:
             return self._weights[index]
 
     def facts(self) -> dict[str, Any]:
-        """Wait until all is there and return what is said of it. Raises `GivenUpError`: also if it is not finite."""
+        """Wait until the version is complete and return its facts.
+
+        Raises:
+            GivenUpError: if the version was given up, or holds a value that is not finite.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._given_up or self._facts is not None)
             facts = self._facts

@@ -301,9 +301,7 @@ def test_a_model_directory_is_compared_with_the_preset(model):
 
 
 def test_a_preset_for_another_family_is_refused_before_anything_is_loaded(model, tmp_path):
-    with pytest.raises(
-        ConfigurationError, match="qwen3-vl is for qwen3_vl and .*, .* holds a qwen2_5_vl model"
-    ):
+    with pytest.raises(ConfigurationError, match="qwen3-vl is for qwen3_vl and .*, .* holds a qwen2_5_vl model"):
         check_preset(get_preset("qwen3-vl"), model)
     result = CliRunner().invoke(agent_cli.app, ["run", "fake/two-steps", "--preset", "qwen3-vl", "--model", str(model)])
     assert isinstance(result.exception, ConfigurationError) and "its prompt and coordinates" in str(result.exception)

@@ -340,7 +340,7 @@ def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe, end
             parameter.mul_(1.25)
     gathering.BUCKET_BYTES = 100  # smaller than one row of most tensors
     if end and rank == 1:
-        gathering._buckets = ended_by(end, gathering._buckets)
+        gathering.bucket_bounds = ended_by(end, gathering.bucket_bounds)
     server = WeightServer(1 << 10) if ranks.is_main else None
     with DataManager.open(f"sqlite:///{root}/d.sqlite", root, "r") as data:
         publisher = Publisher(data, Path(root) / "c", Path(model_dir), every=1, keep=2, ranks=ranks, server=server)
