@@ -51,7 +51,6 @@ PRIVATE_NAMES = {
     "dart_train/preflight/test_preflight.py": 1,  # shutil: the type of its result
     "dart_train/trainer/attention/test_attention.py": 2,  # transformers: which kernel a model uses
     "dart_train/trainer/memory/test_chunked_head.py": 1,  # PyTorch: an operator
-    "dart_train/trainer/test_half_billion.py": 1,  # transformers: a model without weights
     "dart_train/trainer/test_trl_parity.py": 5,  # TRL: its trainer's parts
     "dart_train/trainer/weights/test_trainer_sharded.py": 1,  # PyTorch: FSDP's groups
     "helpers/counted_operations.py": 3,  # PyTorch: operators

@@ -14,7 +14,7 @@ from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """The beginning of an episode, as a policy is told of it."""
+    """The facts about an episode that a policy gets at its beginning."""
 
     task_id: str
     instruction: str

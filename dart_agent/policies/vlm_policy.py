@@ -125,7 +125,7 @@ class VLMPolicy:
         self._conversation.observe(screenshot, self._problem or observation.action_error)
 
     def _read(self, observation: Observation, generation: Generation) -> Decision:
-        """Read the actions of a response; remember what the next prompt must say of it."""
+        """Read the actions of a response; remember what the next prompt must say about the response."""
         space = self._vision.space(*observation.screenshot.shape[:2])
         response = self._format.parse(self._opening(generation) + generation.text, space)
         self._problem = response.problem

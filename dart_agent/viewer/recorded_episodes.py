@@ -152,7 +152,7 @@ class RecordedEpisodes:
         return _json({**data, **self.tree(str(path))})
 
     def tree(self, folder: str) -> dict[str, Any]:
-        """The episode among its forks; nothing for one that has none and is none."""
+        """Return the tree of forks that an episode belongs to; {} for an episode that was not forked and is no fork."""
         here = self._listed.get(folder)
         if here is None:
             return {}

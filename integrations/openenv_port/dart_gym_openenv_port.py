@@ -22,7 +22,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import msgpack
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from websockets.asyncio.server import ServerConnection
@@ -133,7 +132,7 @@ class Translation:
 
     def answer(self, frame: bytes) -> str | None:
         """The message that a frame of the server becomes; None for the welcome and the last one, which have none."""
-        header, body = _unpack(frame)
+        header, body = frames.unpack(frame)
         if "error" in header:
             code, message = header["error"]["code"], header["error"]["message"]
             return error_text(_CODES.get(ErrorCode(code), "EXECUTION_ERROR"), message)
@@ -144,13 +143,6 @@ class Translation:
             self._state, self._starting = self._starting, {}
         self._state = {**self._state, **_state(result)}
         return _dump("observation", observation(result, header["image"], body))
-
-
-def _unpack(frame: bytes) -> tuple[dict[str, Any], memoryview]:
-    """Header and image of a frame that this server made; the image stays as it is."""
-    view = memoryview(frame)
-    end = 4 + int.from_bytes(view[:4], "big")
-    return msgpack.unpackb(view[4:end], unicode_errors="surrogatepass"), view[end:]
 
 
 def observation(result: dict[str, Any], image: list[Any], png: bytes | memoryview) -> dict[str, Any]:

@@ -39,11 +39,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
 CUT_OFF = ("length", "max_tokens", "MAX_TOKENS", "repetition")
 """Reasons that mean that the model was cut off, in the words of servers and of what stands behind proxies."""
 UNFINISHED = ("error", "abort", "aborted", "cancelled", "canceled", "timeout")
-"""Reasons that mean that the server failed amid a response: nothing of it may be carried out."""
+"""Finish reasons of a server that failed amid a response: no action of such a response may be carried out."""
 FILTERED = (
     "content_filter", "safety", "prohibited_content", "recitation", "blocklist", "spii", "guardrail_intervened",
 )  # fmt: skip
-"""Reasons, in small letters, that mean that the server withheld the response, or the rest of it."""
+"""Finish reasons, in lower case, of a server that withheld the response or the rest of the response."""
 
 
 class OpenAICompatibleEngine:

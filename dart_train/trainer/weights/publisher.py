@@ -13,8 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,10 +186,16 @@ class Publisher:
         """The weights of a moment, which engines may read from memory from now on."""
         if self._take is None:
             return model
-        try:
+        with self._failing(version):
             if self.server is None:
                 return self._take(model, self._model_dir, self._ranks)
             return self._take(model, self._model_dir, self._ranks, partial(self._offer, self.server, version))
+
+    @contextmanager
+    def _failing(self, version: int) -> Iterator[None]:
+        """Have the row of a version say that it failed, where the block raises."""
+        try:
+            yield
         except Exception:
             if self._ranks.is_main:
                 self._data.write(checkpoint_rows.fail, version)
@@ -204,11 +211,8 @@ class Publisher:
     def _write(self, taken: Any, version: int, source: str, served: int, **facts: Any) -> None:
         """Write a version, announce it, and delete versions that are no longer needed."""
         path = checkpoint.version_dir(self._root, version)
-        try:
+        with self._failing(version):
             self._save(taken, path, self._model_dir, **facts)
-        except Exception:
-            self._data.write(checkpoint_rows.fail, version)
-            raise
         self._data.publish(version, path, source)
         spare = checkpoint.old_versions(self._root, self._keep, served, self._first, self.best, keep_s=self._keep_s)
         for old in spare:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import psutil
 import pytest
-import torch
+from safetensors import safe_open
 from training_lives import copy_run, live
 
-from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.models.tiny_model import TinyModelConfig, write_processing
+from dart_lab.train.transfer_bench import build_model
 from dart_train.core.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.timeout(3000)]
 
-TEXT = {
-    "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
-    "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768, "use_sliding_window": False,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
-    "tie_word_embeddings": True,
-}  # fmt: skip
-VISION = {
-    "hidden_size": 128, "depth": 2, "num_heads": 4, "intermediate_size": 256, "patch_size": 14, "spatial_merge_size": 2,
-    "temporal_patch_size": 2, "window_size": 112, "fullatt_block_indexes": [1], "out_hidden_size": 896,
-}  # fmt: skip
 SETTINGS = {"optim": "sgd", "learning_rate": 0.05, "max_steps": 2, "publish_steps": 9, "save_strategy": "no"}
 WAYS = {"full": {"micro_batch_tokens": 128}, "lora": {"use_peft": True, "lora_r": 16, "micro_batch_tokens": 128}}
 NEEDED = 14 << 30
@@ -33,20 +23,9 @@ NEEDED = 14 << 30
 
 @pytest.fixture(scope="module")
 def half_a_billion(tmp_path_factory) -> Path:
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-
-    path = tmp_path_factory.mktemp("half")
-    write_processing(path, TinyModelConfig(temporal_patch_size=2))
-    tokens = ModelTokens.load(path)
-    config = Qwen2_5_VLConfig(
-        text_config=TEXT, vision_config=VISION, image_token_id=tokens.image_pad_id, tie_word_embeddings=True,
-        vision_start_token_id=tokens.vision_start_id,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
-    assert 0.45e9 < sum(item.numel() for item in model.parameters()) < 1e9
-    model.save_pretrained(path)
-    write_processing(path, TinyModelConfig(temporal_patch_size=2))  # over a generation config without our end token
+    path = build_model("half", tmp_path_factory.mktemp("half") / "model")
+    with safe_open(path / "model.safetensors", "pt") as file:
+        assert 0.45e9 < sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys()) < 1e9
     return path
 
 
