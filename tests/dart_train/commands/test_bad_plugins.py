@@ -28,6 +28,8 @@ SETTINGS = {
     "formats": "agent.format={}",
     "suites": "rollout.tasks=[{}/x]",
 }
+FOR_ANY_TRAINER = "rollout.sync.transfer=files"
+"""The run of the file takes its weights from memory, which is for our own trainer only: a second problem."""
 BAD = {
     "gone-library": ("bad_of_tests:Thing", "ModuleNotFoundError: No module named 'no_such_library'"),
     "gone-class": ("half_of_tests:Thing", "half_of_tests has no Thing"),
@@ -64,7 +66,7 @@ def test_a_run_is_refused_before_it_begins(tmp_path, monkeypatch, group, name):
     package(tmp_path, {group: {name: BAD[name][0]}})
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises((DartGymError, DartTrainError)) as caught:
-        check(load_config(CONFIG, [SETTINGS[group].format(name)]))
+        check(load_config(CONFIG, [SETTINGS[group].format(name), FOR_ANY_TRAINER]))
     text = str(caught.value)
     for part in (f"{name!r} of the package 'bad-package'", BAD[name][1]):
         assert part in text
