@@ -22,12 +22,14 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.fields import Fields, json_objects
 from dart_agent.formats.grammar.pointer import drag_to, straight
+from dart_agent.formats.grammar.reasoning import SPECIAL_TOKEN
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
 WAIT_S = 2.0
 _WORDS: dict[str, a.Action] = {"WAIT": a.Wait(WAIT_S), "FAIL": a.Fail(), "DONE": a.Done()}
 _MARKS = " \t\r`*'\".!,"
+_TOKEN = re.compile(SPECIAL_TOKEN)  # of a box, or at the end
 _BROKEN = re.compile(r'[{\uff5b]\s*["\u201c\uff02]action_type')
 _FENCE = re.compile(r"```(?:json)?")
 
@@ -83,7 +85,7 @@ class Computer13Format:
         if broken := _BROKEN.search(text):
             reading.fail("no valid JSON in this action", (offset + broken.start(), offset + len(text)))
         lines = text.split("\n")
-        words = {line: word for line in set(lines) if len(line) < 20 and (word := line.strip(_MARKS)) in _WORDS}
+        words = {line: word for line in set(lines) if len(line) < 60 and (word := _word(line)) in _WORDS}
         reading.actions += [_WORDS[words[line]] for line in lines if line in words]
         if rest := _FENCE.sub("", "\n".join(line for line in lines if line not in words)).strip():
             pieces.append(rest)
@@ -116,6 +118,10 @@ class Computer13Format:
     def describe(self) -> str:
         """The action space as the prompt states it."""
         return DESCRIPTION
+
+
+def _word(line: str) -> str:
+    return (_TOKEN.sub("", line) if "<" in line else line).strip(_MARKS)
 
 
 def _click(done: list[a.Action], given: Fields, button: str = "left", count: int = 1) -> None:

@@ -158,11 +158,16 @@ class QwenFormat:
     def describe(self) -> str:
         """The tool as the prompt states it: Qwen's system text with its function."""
         how = _TAGS if self._version == "3.5" else _JSON
-        return _SYSTEM.format(tool=json.dumps(self.tool_schema((1000, 1000))), how=how)
+        relative = "a screen of 1000x1000"  # regardless of its real size
+        where = relative if self._version in _SPACES else "the screen, in pixels of the newest screenshot"
+        return _SYSTEM.format(tool=json.dumps(self._tool(where)), how=how)
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The function, for a model that sees this screen."""
         width, height = (1000, 1000) if self._version in _SPACES else self.space(screen).model
+        return self._tool(f"a screen of {width}x{height}")
+
+    def _tool(self, where: str) -> dict[str, Any]:
         text = {"type": "string"}
         number = {"type": "number"}
         fara = self._version == "fara"
@@ -179,7 +184,7 @@ class QwenFormat:
             "type": "function",
             "function": {
                 "name": "computer_use",
-                "description": f"Use mouse and keyboard on a screen of {width}x{height}. left_click_drag starts where "
+                "description": f"Use mouse and keyboard on {where}. left_click_drag starts where "
                 "the pointer is. End with terminate, or with answer where the task asks a question.",
                 "parameters": {"type": "object", "required": ["action"], "properties": properties},
             },

@@ -33,6 +33,8 @@ from dart_agent.formats.grammar.action_lines import read_actions
 from dart_agent.formats.grammar.calls import Call, quote
 from dart_agent.formats.grammar.fields import DIRECTIONS, Fields
 from dart_agent.formats.grammar.key_chords import read_chord, write_chord
+from dart_agent.formats.grammar.places import read_place
+from dart_agent.formats.grammar.reasoning import unwrapped
 from dart_agent.formats.grammar.seed_calls import OPENING
 from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
 from dart_agent.models.coordinates import CoordinateSpace
@@ -40,11 +42,6 @@ from dart_gym.core import actions as a
 
 Dialect = Literal["1.0", "1.5", "doubao", "2"]
 WHEEL_NOTCHES = 5
-MAX_PLACE = 1000
-_PLAIN = re.compile(r"\((\d{1,5}),(\d{1,5})\)")
-_TAG = re.compile(r"<\|?/?[A-Za-z_]{1,20}\|?>|[()\[\]]")
-_NUMBERS = re.compile(r"\s*[-+]?\d+(?:\.\d*)?%?(?:(?:\s*,\s*|\s+)[-+]?\d+(?:\.\d*)?%?){1,3}\s*")
-_NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?)(%?)")
 _FLOAT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 _START = ("start_box", "start_point", "point", "box", "")
 _END = ("end_box", "end_point")
@@ -91,7 +88,7 @@ class UITarsFormat:
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
         try:
-            split, space = answer_of(response), self.space(screen)
+            split, space = unwrapped(answer_of(response)), self.space(screen)
         except ValueError as error:
             thought = error.thought if isinstance(error, NoAnswerError) else ""
             return ParsedResponse(thought, (), (parse_error(error),))
@@ -208,29 +205,11 @@ class _Arguments(Fields):
     def point(self, names: tuple[str, ...]) -> tuple[int, int] | None:
         """A point in screen pixels."""
         value = self.text(*names, default="")
-        return _point(self.what, value, self.space) if value.strip() else None
+        return read_place(self.what, value, self.space) if value.strip() else None
 
     def need_point(self, names: tuple[str, ...]) -> tuple[int, int]:
         """A point in screen pixels that must be given."""
         return self.need(self.point(names), f"{names[0]}='(x,y)'")
-
-
-def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
-    """Centre of `(x,y)`, `(x1,y1,x2,y2)`, `<point>x y</point>`, `<bbox>..</bbox>`, with or without box tokens."""
-    if plain := _PLAIN.fullmatch(value):
-        return space.pixel(int(plain[1]), int(plain[2]))
-    if not value.isascii():
-        value = unicodedata.normalize("NFKC", value[: MAX_PLACE + 1]).replace("\u3001", ",")  # full-width marks
-    bare = _TAG.sub(" ", value) if len(value) <= MAX_PLACE else ""
-    if not _NUMBERS.fullmatch(bare):
-        raise UnreadableError(f"{call}: {value[:60]!r} is not a place; write it as '(x,y)'")
-    numbers = [
-        float(number) if not percent else float(number) / 100 * space.model[index % 2]
-        for index, (number, percent) in enumerate(_NUMBER.findall(bare))
-    ]
-    if len(numbers) == 3:
-        raise UnreadableError(f"{call}: {value[:60]!r} has three numbers; a place has two, a box four")
-    return space.pixel((numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2)
 
 
 def _click(given: _Arguments, button: a.Button = "left", count: int = 1) -> a.Action:
@@ -243,7 +222,7 @@ def _click(given: _Arguments, button: a.Button = "left", count: int = 1) -> a.Ac
 
 def _drag(given: _Arguments) -> a.Action:
     start, end = given.need_point(_START), given.need_point(_END)
-    via = [_point(given.what, part, given.space) for part in given.text("via", default="").split(";") if part]
+    via = [read_place(given.what, part, given.space) for part in given.text("via", default="").split(";") if part]
     return a.Drag((start, *via, end), given.button("button"))
 
 

@@ -72,12 +72,26 @@ def write_first(
     same = [name for name, text in schemas.items() if _holds(directory / name, text)]
     texts |= {name: text for name, text in schemas.items() if name not in same}
     _refuse_overwriting([directory / name for name in texts])
-    for name, text in texts.items():
-        target = directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
+    _write(directory, texts)
     return [*(f"wrote {_shown(directory / name)}" for name in texts), *_next_steps(kinds[kind], directory)]
+
+
+def _write(directory: Path, texts: Mapping[str, str]) -> None:
+    """Write new files; if one cannot be written, none is left."""
+    written: list[Path] = []
+    try:
+        for name, text in texts.items():
+            target = directory / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as file:
+                written.append(target)
+                file.write(text)
+    except OSError as error:
+        if error.filename is None and written:  # it was opened, and could not be filled
+            error.filename = str(written[-1])
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def package_texts(package: str, kind: str) -> dict[str, str]:

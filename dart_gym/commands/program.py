@@ -17,7 +17,7 @@ import typer
 import typer.core
 
 from dart_gym.core.errors import DartGymError
-from dart_gym.core.os_remedies import lost_output, output_is_gone, remedy
+from dart_gym.core.os_remedies import FULL, lost_output, output_is_gone, remedy
 from dart_gym.utils import waits
 from dart_gym.utils.processes import SUPERVISED, exit_status
 from dart_gym.utils.shown_text import printable
@@ -128,6 +128,8 @@ def one_line(error: BaseException, known: bool = False) -> str:
         where = f" {error.filename}" if error.filename else ""
         forbidden = isinstance(error, PermissionError)
         step = "check owner and rights" if forbidden else remedy(error) or "check space, owner and rights"
+        if error.errno in FULL and not where:
+            return f"cannot write a file: {error.strerror}; {step}"
         return f"cannot use{where or ' a file or connection'}: {error.strerror}; {step}"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

@@ -9,26 +9,27 @@ Invariants:
 """
 
 import dataclasses
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from dart_gym.core.arguments import integer, number
+from dart_gym.core.arguments import half_pair, integer, number
 from dart_gym.core.keys import canonical_key, chord_keys, in_chord
 
 Button = Literal["left", "middle", "right"]
+_BUTTONS = get_args(Button)
 MAX_TEXT = 20_000
 MAX_WAIT_S = 60.0
 MAX_DRAG_POINTS = 256
 MAX_COORDINATE = 1 << 20
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
-def _set_integers(action: Any, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE, *, names: str = "x y") -> None:
-    for name in names.split():
+def _set_integers(
+    action: Any, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE, *, names: tuple[str, ...] = ("x", "y")
+) -> None:
+    for name in names:
         value = getattr(action, name)
-        if type(value) is not int or not low <= value <= high:  # mostly it is one already
+        if type(value) is not int or not low <= value <= high:
             object.__setattr__(action, name, integer(name, value, low, high, ValueError))
 
 
@@ -41,14 +42,14 @@ def _set_point(action: Any) -> None:
 
 
 def _check_button(value: object) -> None:
-    if not isinstance(value, str) or value not in get_args(Button):
-        raise ValueError(f"button must be one of {', '.join(get_args(Button))}, got {value!r}")
+    if not isinstance(value, str) or value not in _BUTTONS:
+        raise ValueError(f"button must be one of {', '.join(_BUTTONS)}, got {value!r}")
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise ValueError(f"{name} must be text of at most {MAX_TEXT} characters")
-    if not value.isascii() and _HALF_PAIR.search(value):
+    if half_pair(value):
         raise ValueError(f"{name} holds half of a surrogate pair, which is no character and cannot be sent")
 
 
@@ -104,7 +105,7 @@ class Click(Action):
     def __post_init__(self) -> None:
         _set_point(self)
         _check_button(self.button)
-        _set_integers(self, 1, 3, names="count")
+        _set_integers(self, 1, 3, names=("count",))
         if self.modifiers != ():
             object.__setattr__(self, "modifiers", _canonical_keys("modifiers", self.modifiers))
 
@@ -149,7 +150,7 @@ class Scroll(Action):
 
     def __post_init__(self) -> None:
         _set_point(self)
-        _set_integers(self, -100, 100, names="dx dy")
+        _set_integers(self, -100, 100, names=("dx", "dy"))
 
 
 @dataclass(frozen=True, slots=True)

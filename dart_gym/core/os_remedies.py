@@ -11,6 +11,7 @@ _FILES = "raise `ulimit -n`: each desktop and each connection takes some open fi
 _PROCESSES = "raise `ulimit -u` or the control group's pids.max, or run fewer desktops"
 _RIGHTS = "choose a directory that this user may write to"
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
     errno.ENOSPC: f"the disk is full: {_SPACE}",
     errno.EDQUOT: f"the user's quota is used up: {_SPACE}",
@@ -35,7 +36,7 @@ def remedy(error: OSError) -> str | None:
 
 def lost_output(error: BaseException) -> str:
     """Return what to say where it is standard output that cannot be written; "" where the error is another one."""
-    if not isinstance(error, OSError) or error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not isinstance(error, OSError) or error.filename or error.errno not in FULL:
         return ""
     if not _output_is_full():
         return ""

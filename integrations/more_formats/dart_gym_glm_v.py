@@ -10,10 +10,8 @@ thought. Source: zai-org/GLM-V@8fc9756 examples/gui-agent/glm-45v/agent.md ("Des
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
 
 from dart_agent.formats.grammar.action_format import (
     MAX_ACTIONS,
@@ -27,8 +25,9 @@ from dart_agent.formats.grammar.action_format import (
     parse_error,
 )
 from dart_agent.formats.grammar.calls import Call, parse_calls, quote
-from dart_agent.formats.grammar.fields import Fields, Point, read_json
+from dart_agent.formats.grammar.fields import Fields, Point
 from dart_agent.formats.grammar.key_chords import write_chord
+from dart_agent.formats.grammar.places import read_place
 from dart_agent.formats.grammar.pointer import click_name
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
@@ -40,8 +39,6 @@ _CALL = re.compile(
     r"^[ \t]*(?:\**action\**[ \t]*[:\uff1a]\**[ \t]*)?([A-Za-z_]{3,20}[(\uff08].*[)\uff09])[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
-_BRACKETS = str.maketrans("()", "[]")
-_ANSWER = re.compile(r"</?answer>")
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
@@ -88,7 +85,7 @@ class GLMVFormat:
     def _add(reading: Reading, call: Call, space: CoordinateSpace) -> None:
         try:
             name = call.name if call.name in _READERS or call.name in _CLICKS else _NAMES.get(call.name.lower(), "")
-            fields = Fields({key: _value(key, value) for key, value in call.arguments.items()}, call.name, space)
+            fields = Fields(call.arguments, call.name, space)
             fields.take("element_info")
             if name in _CLICKS:
                 reading.actions.append(a.Click(*_at(fields), *_CLICKS[name]))
@@ -137,23 +134,20 @@ def _outside(text: str, places: list[tuple[int, int]]) -> str:
     for start, end in places:
         parts.append(text[position:start].removesuffix(OPEN).rstrip())
         position = end + len(CLOSE) if text.startswith(CLOSE, end) else end
-    return _ANSWER.sub("", "".join((*parts, text[position:]))).strip()
+    return "".join((*parts, text[position:])).strip()
 
 
-def _value(name: str, value: str) -> Any:
-    return (
-        read_json(unicodedata.normalize("NFKC", value).translate(_BRACKETS))
-        if name in ("start_box", "end_box")
-        else value
-    )
+def _place(given: Fields, name: str = "start_box") -> Point | None:
+    value = given.text(name, default="")
+    return read_place(given.what, value, given.space, "[x,y]") if value else None
 
 
-def _at(given: Fields) -> Point:
-    return given.need(given.pair("start_box"), "start_box='[x,y]'")
+def _at(given: Fields, name: str = "start_box") -> Point:
+    return given.need(_place(given, name), f"{name}='[x,y]'")
 
 
 def _scroll(given: Fields) -> a.Action:
-    x, y = given.pair("start_box") or (None, None)
+    x, y = _place(given) or (None, None)
     direction, steps = given.text("direction"), given.wheel("step", default=STEPS, signed=False)
     if direction not in ("up", "down"):
         raise UnreadableError(f"scroll: direction must be down or up, got {direction[:40]!r}")
@@ -162,7 +156,7 @@ def _scroll(given: Fields) -> a.Action:
 
 _READERS: dict[str, Callable[[Fields], Sequence[a.Action]]] = {
     "hover": lambda given: [a.Move(*_at(given))],
-    "left_drag": lambda given: [a.Drag((_at(given), given.need(given.pair("end_box"), "end_box='[x,y]'")))],
+    "left_drag": lambda given: [a.Drag((_at(given), _at(given, "end_box")))],
     "key": lambda given: given.presses("keys"),
     "type": lambda given: [a.Type(given.text("content"))],
     "scroll": lambda given: [_scroll(given)],

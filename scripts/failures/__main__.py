@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ PAGE, KEPT = ROOT / "docs" / "reference" / "failures.md", ROOT / "build" / "fail
 def main() -> int:
     """Run cells, say which rules they break, and write the page; what was never run is marked there."""
     options = _options()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore it
     chosen = [cell for cell in every_cell() if options.only in str(cell)]
     ends = _kept() if options.only else {}
     faults = 0

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from dart_agent.formats.grammar.reasoning import MESSAGE_FIELDS, Split, message_text, split_reasoning
+from dart_agent.formats.grammar.reasoning import MESSAGE_FIELDS, Split, message_text, split_reasoning, unwrapped
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Action, Press
+from dart_gym.core.arguments import half_pair
 
 MAX_RESPONSE = 160_000
 """Characters of an answer; with its reasoning a response may have half as many again."""
@@ -57,8 +58,8 @@ class EndedWhileThinking(ParseError):
 
 
 THINKING = (
-    "the response ended while thinking, so nothing is carried out: raise max_tokens (the length of a response), or ask "
-    "for shorter thoughts"
+    "the response ended while thinking, so nothing is carried out: raise max_tokens (the length of a response), ask "
+    "for shorter thoughts, or check that the server's reasoning parser is the one of this model"
 )
 
 NO_ANSWER = (
@@ -162,8 +163,8 @@ def text_of(response: Response) -> str:
         raise UnreadableError(
             f"the response has {len(text)} characters, at most {MAX_TEXT} are read", (MAX_TEXT, len(text))
         )
-    if not text.isascii() and (half := HALF_PAIR.search(text)):
-        raise UnreadableError("the response holds half of a surrogate pair: it is no text", half.span())
+    if half := half_pair(text):
+        raise UnreadableError("the response holds half of a surrogate pair: it is no text", half)
     return text
 
 
@@ -237,7 +238,7 @@ class Reading:
 
     def answer(self, response: Response) -> str:
         """The answer of a text response; its reasoning becomes a part of the thought. Raises as `answer_of`."""
-        self._split = answer_of(response)
+        self._split = unwrapped(answer_of(response))
         return self._split.answer
 
     def fail(self, reason: str, span: tuple[int, int] = (0, 0)) -> None:

@@ -12,13 +12,14 @@ import re
 
 from dart_agent.formats.grammar.action_format import UnreadableError
 from dart_agent.formats.grammar.calls import Call, expected_call, leading_calls
+from dart_agent.formats.grammar.reasoning import SPECIAL_TOKEN
 from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls, read_tag_calls
 
 _LINE = re.compile(
-    r"^[ \t>#*_-]{0,8}action(?:[ \t]?\d{1,2})?[ \t*_]{0,4}[:\uff1a][ \t*_`]{0,4}\s*(?:\*\*)?",
+    r"^[ \t>#*_-]{0,8}action(?:[ \t]?\d{1,2})?[ \t*_]{0,4}[:\uff1a][ \t*_`]{0,4}\s*(?:\*\*)?(?:<\|begin_of_box\|>\s*)?",
     re.MULTILINE | re.IGNORECASE,
 )
-_WITHIN = re.compile(r"Action:\s*")
+_WITHIN = re.compile(r"Action:\s*(?:<\|begin_of_box\|>\s*)?")
 _FENCE = re.compile(r"```\w*\s*")
 _THOUGHT = re.compile(r"^[ \t>#*_-]{0,8}thoughts?[ \t*_]{0,4}[:\uff1a][ \t*_]{0,4}\s*", re.IGNORECASE)
 _HEADING = re.compile(
@@ -26,10 +27,12 @@ _HEADING = re.compile(
     r"|step[ \t]?\d{1,3})[ \t*_]{0,4}[:\uff1a]",
     re.IGNORECASE,
 )
-_AFTER = re.compile(r"(?:\s|```|`|\*\*|<\|[a-z_]{1,30}\|>|\[EOS\]|</s>|</answer>|[.\u3002](?=\s|$))*")
-_ENDINGS = ("```", "[EOS]", "</s>", "</answer>", "`", "**", ".", "\u3002")
-_SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+_TOKEN = rf"(?:{SPECIAL_TOKEN}|</answer>|</response>)"
+_AFTER = re.compile(rf"(?:\s|```|`|\*\*|{_TOKEN}|[.\u3002](?=\s|$))*")
+_ENDINGS = ("```", "`", "**", ".", "\u3002")
+_SPECIAL = re.compile(_TOKEN)
 _NAME = re.compile(r"([A-Za-z_]{2,20})[ \t]?[(\uff08]")
+_BARE_LINE = re.compile(r"^[ \t`]*(?:<\|begin_of_box\|>\s*)?", re.MULTILINE)
 _TRIES = 16
 
 
@@ -150,7 +153,7 @@ def _marked(text: str, line: int) -> bool:
 def _bare(text: str, known: frozenset[str]) -> tuple[str, list[Call]] | None:
     """Thought and calls of a text that ends with calls of known actions, each from the start of a line."""
     tries = 0
-    for line in re.finditer(r"^[ \t`]*", text, re.MULTILINE):
+    for line in _BARE_LINE.finditer(text):
         name = _NAME.match(text, line.end())
         if name is None or name[1].lower() not in known:
             continue
@@ -176,8 +179,8 @@ def _end(text: str) -> int:
     """Where a text ends without the special tokens and code fences at its end."""
     end = len(text.rstrip())
     for _ in range(8):
-        if end and text[end - 1] == ">" and text.endswith("|>", 0, end):
-            start = max(text.rfind("<|", max(0, end - 60), end), 0)
+        if end and (mark := {">": "<", "]": "["}.get(text[end - 1])):
+            start = max(text.rfind(mark, max(0, end - 60), end), 0)
             if not _SPECIAL.fullmatch(text, start, end):
                 return end
         elif ending := next((one for one in _ENDINGS if text.endswith(one, 0, end)), ""):

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dart_agent.formats.grammar.action_format import HALF_PAIR, MAX_ACTIONS, UnreadableError
+from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableError
 from dart_agent.formats.grammar.key_chords import MAX_KEYS, Chord, read_chord, read_keys, read_presses
 from dart_agent.formats.grammar.pointer import notches
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import MAX_WAIT_S, Button, Press
+from dart_gym.core.arguments import half_pair
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_each_once)
+_DECODER = json.JSONDecoder(object_pairs_hook=_each_once, strict=False)  # a text may hold raw newlines
 _START = re.compile("[{\uff5b]")
 _TRIES = 64
 _NARROWED = 4  # tries in which full-width punctuation is read
@@ -69,7 +70,7 @@ class Fields:
             return default
         if not isinstance(value, str):
             raise self._wrong(names[0], "text", value)
-        if not value.isascii() and HALF_PAIR.search(value):
+        if half_pair(value):
             raise UnreadableError(f"{self.what}: {names[0]} holds half of a surrogate pair, which is no character")
         return value
 

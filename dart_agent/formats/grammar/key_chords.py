@@ -1,6 +1,6 @@
 """Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl-c`, `ctrl page down`, `ctrl++`, `ctrl--`.
 
-Two readings of spaces: in `read_chord` they join keys of one chord (UI-TARS: `ctrl c`), in `read_sequence` they stand
+Two readings of spaces: in `read_chord` they join keys of one chord (UI-TARS: `ctrl c`), with `spaces_part` they stand
 between chords that are pressed one after the other (xdotool: `Down Down Tab`, `ctrl+a Delete`). Two texts are sequences
 in both readings: a key that is repeated without a modifier (`down down down`), since a key that is down cannot be
 pressed, and a whole chord next to another key (`ctrl+a Delete`), since its own keys are joined by another mark.
@@ -50,16 +50,21 @@ def read_presses(given: str | Sequence[object], *, spaces_part: bool = False) ->
         UnreadableError: an unknown key, no key at all, or too many.
     """
     if isinstance(given, str):
-        spaces_part = spaces_part or (
-            " " in given.strip() and _holds_whole_chord(_joined_by_plus(given[:MAX_CHORD].split()))
-        )
-        chords = list(_read_sequence(_checked(given))) if spaces_part else [read_chord(given)]
-    elif len(given) <= MAX_PRESSES and _holds_whole_chord(given):
-        chords = _sequence([_of_name(name) for name in given])
-    elif len(given) > MAX_KEYS and len({str(name) for name in given[:MAX_PRESSES]}) > MAX_KEYS:
-        chords = [read_keys(given)]  # says that it is too long
-    else:
-        chords = [tuple(key for name in given[: MAX_PRESSES + 1] for key in _of_name(name))]
+        return list(_presses_of(_checked(given), spaces_part))
+    if len(given) <= MAX_PRESSES and _holds_whole_chord(given):
+        return _bounded(_sequence([_of_name(name) for name in given]))
+    if len(given) > MAX_KEYS and len({str(name) for name in given[:MAX_PRESSES]}) > MAX_KEYS:
+        return _bounded([read_keys(given)])  # says that it is too long
+    return _bounded([tuple(key for name in given[: MAX_PRESSES + 1] for key in _of_name(name))])
+
+
+@lru_cache(maxsize=1024)  # models press few different chords
+def _presses_of(text: str, spaces_part: bool) -> tuple[Chord, ...]:
+    spaces_part = spaces_part or (" " in text.strip() and _holds_whole_chord(_joined_by_plus(text.split())))
+    return tuple(_bounded(list(_read_sequence(text)) if spaces_part else [read_chord(text)]))
+
+
+def _bounded(chords: Sequence[Chord]) -> list[Chord]:
     found = [part for chord in chords for part in _apart(chord)]
     if len(found) > MAX_PRESSES:
         raise UnreadableError(f"at most {MAX_PRESSES} presses in one action, got {len(found)}")
@@ -111,7 +116,6 @@ def _read_chord(text: str) -> Chord:
     return _keys(_words(text))
 
 
-@lru_cache(maxsize=1024)
 def _read_sequence(text: str) -> tuple[Chord, ...]:
     """Chords between spaces; a modifier by itself belongs to what follows it, and `page down` is one key."""
     if text and not text.strip():

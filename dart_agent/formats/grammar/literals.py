@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableError
+from dart_agent.formats.grammar.reasoning import SPECIAL_TOKEN
 
 # The parser is handed no more than this much code outside of string literals: its time and its stack are bounded.
 MAX_CODE = 6_000
@@ -28,7 +29,7 @@ _STRING = re.compile(
 )
 """Comments and strings; those without an end too, or each of many quotes would be followed to the end of the text."""
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*+([\w+-]*)[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(rf"^[ \t]*```[ \t]*+([\w+-]*)[ \t]*(?:{SPECIAL_TOKEN}[ \t]*)?$", re.MULTILINE)
 _INLINE = re.compile(r"```(?>(?:python|py|code)?)[ \t]*+\n?+(.*?)```", re.DOTALL)
 _SHOWN = 60
 _CONSTANTS = (str, int, float, bool, type(None))

@@ -60,7 +60,7 @@ _PAIRED = re.compile(
 """What holds a thought up to a closing mark of its own kind, and does not nest."""
 _CHANNEL = re.compile(
     r"(?:<\|start\|>[^<]{0,80})?<\|channel\|>\s{0,4}([A-Za-z]{1,20})((?:[^<\n]{0,80}(?:<\|constrain\|>[^<\n]{0,40})?"
-    r"<\|message\|>)?)"
+    r"<\|message\|>)?)|<\|start\|>\s?assistant\s?<\|message\|>"
 )
 _CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
 _PHRASES = (
@@ -77,9 +77,17 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 )
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
-_WITHOUT_BRACKET = (
-    "◁", "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", "＜", "&lt;", _FINAL,
+_IN_SQUARE_BRACKETS = (
+    "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", _FINAL,
 )  # fmt: skip
+SPECIAL_TOKEN = r"(?:<[|｜][A-Za-z_▁]{1,40}[|｜]>|<end_of_turn>|<turn\|>|<eos>|\[EOS\]|</s>)"
+"""Expression of a token that ends a text, or stands around an answer."""
+_WRAPPED = r"(?:answer|response)"
+_WRAPPER = re.compile(rf"\s*(?:<{_WRAPPED}>|<\|START_(?:RESPONSE|TEXT)\|>)\s*", re.IGNORECASE)
+_WRAPPER_END = re.compile(
+    rf"\s*(?:</{_WRAPPED}>|<\|END_(?:RESPONSE|TEXT)\|>)(?:\s|{SPECIAL_TOKEN}){{0,8}}\Z", re.IGNORECASE
+)
+_LONGEST_END = 200
 _BEGINNINGS = ("analysis", *(opening for openings, _ in _PHRASES for opening in openings))
 _THOUGHTS_APART = (
     "reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks", "thoughts",
@@ -126,7 +134,7 @@ class Split(NamedTuple):
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
     begins = text[:80].lstrip()
-    marked = "<" in text or begins.startswith(_BEGINNINGS) or any(mark in text for mark in _WITHOUT_BRACKET)
+    marked = _may_hold_marks(text) or begins.startswith(_BEGINNINGS)
     if not marked and not (("```" in text or "~~~" in text) and _FENCE.search(text)):
         return Split("", text)
     if found := _phrases(text, begins):
@@ -136,6 +144,28 @@ def split_reasoning(text: str) -> Split:
     if text.startswith("analysis") and _STRIPPED.match(text):
         return _stripped_channels(text)
     return _tags(text)
+
+
+def unwrapped(split: Split) -> Split:
+    """Take off the marks around a whole answer: `<answer> ... </answer>`, `<response>`, `<|START_RESPONSE|>`."""
+    answer = split.answer
+    if "<" not in answer:
+        return split
+    opening = _WRAPPER.match(answer)
+    start = opening.end() if opening else 0
+    tail = max(start, len(answer) - _LONGEST_END)
+    closing = _WRAPPER_END.search(answer, tail)
+    if not opening and not closing:
+        return split
+    pieces = tuple((place - start, whole) for place, whole in split.pieces)
+    return split._replace(answer=answer[start : closing.start() if closing else len(answer)], pieces=pieces)
+
+
+def _may_hold_marks(text: str) -> bool:
+    """Return whether a text has a character sequence that marks of `_tags` and `_phrases` begin or end with."""
+    if "<" in text or "&lt;" in text or (not text.isascii() and ("◁" in text or "＜" in text)):
+        return True
+    return "]" in text and any(mark in text for mark in _IN_SQUARE_BRACKETS)
 
 
 def opened_by(reply: str) -> str:
@@ -313,7 +343,7 @@ def _split(text: str, said: list[str], pieces: list[tuple[int, int]], unfinished
 
 def _channels(text: str) -> Split:
     """Split at the channels of harmony: `final` and calls of tools are the answer, all others are thoughts."""
-    heads = list(_CHANNEL.finditer(text))
+    heads = _heads(text)
     if not heads:
         return _tags(text)
     said, pieces = [text[: heads[0].start()].removesuffix("<|start|>assistant")], []
@@ -322,13 +352,29 @@ def _channels(text: str) -> Split:
         end = heads[index + 1].start() if index + 1 < len(heads) else len(text)
         closing = _CHANNEL_END.search(text, head.end(), end)
         body = (head.end(), closing.start() if closing else end)
-        if head[1].lower() == "final" or "to=" in head[0]:
+        if _answers(head):
             pieces.append(body)
             unfinished = None
         else:
             said.append(text[slice(*body)])
             unfinished = body if head[1].lower() == "analysis" else None
     return _split(text, [_CHANNEL_END.sub("", thought) for thought in said], pieces, unfinished)
+
+
+def _heads(text: str) -> list[re.Match[str]]:
+    """Return the heads of a text's channels; one within a quoted argument of an answer is a text to type."""
+    quotes, thinking = _Quotes(text), False
+    found: list[re.Match[str]] = []
+    for head in _CHANNEL.finditer(text):
+        if thinking or not quotes.hold(head.start()):
+            found.append(head)
+            thinking = not _answers(head)
+    return found
+
+
+def _answers(head: re.Match[str]) -> bool:
+    """Return whether a channel is the answer: `final`, a call of a tool, or a message without a channel."""
+    return head[1] is None or head[1].lower() == "final" or "to=" in head[0]
 
 
 def _stripped_channels(text: str) -> Split:

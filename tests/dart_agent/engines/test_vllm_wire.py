@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.engines.base.engine import EngineMismatch
+from dart_agent.engines.base.engine import BadResponse, EngineMismatch
 from dart_agent.engines.vllm import vllm_wire as wire
 from tests.dart_agent.engines.vllm_stub import runs
 
@@ -57,3 +57,8 @@ def test_reading_anything(data):
     except EngineMismatch:
         return
     assert isinstance(answer.response_ids, tuple)
+
+
+def test_a_page_instead_of_json_is_named():
+    with pytest.raises(BadResponse, match=r"a page or a text instead of JSON \('<html>"):
+        wire.read_answer("<html>Sign in</html>")

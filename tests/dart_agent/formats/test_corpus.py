@@ -222,3 +222,19 @@ def test_places_of_errors_are_those_of_the_whole_response():
     text = "<think>\nI jump.\n</think>\nThought: x\nAction: jump()"
     (error,) = get_format("ui_tars").parse(text, SPACE).errors
     assert text[slice(*error.span)] == "jump()"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>I jump.</think>\n<answer>\nThought: x\nAction: jump()\n</answer>",
+        "<answer>Thought: x<think>y</think>\nAction: jump()</answer><|im_end|>",
+        "<response>Action: jump()",
+        "Action: jump()</response>",
+    ],
+)
+def test_marks_around_an_answer_are_taken_off_and_places_stay(text):
+    parsed = get_format("ui_tars").parse(text, SPACE)
+    (error,) = parsed.errors
+    assert text[slice(*error.span)] == "jump()"
+    assert "answer" not in parsed.thought

@@ -478,7 +478,7 @@ REFUSED = [
     ("holo", step(action="scroll", direction="in"), "direction must be"),
     ("holo", "I would click.", "no JSON object"),
     ("glm_v", box("click_left(start_box='[5,3]')"), "unknown action 'click_left'"),
-    ("glm_v", box("left_click(start_box='5,3')"), "no valid JSON"),
+    ("glm_v", box("left_click(start_box='5;3')"), "is not a place"),
     ("glm_v", box("scroll(start_box='[5,3]', direction='left')"), "down or up"),
     ("glm_v", "Nothing to do.", "no call in"),
     ("ui_tars:2", seed("<function=fly></function>"), "unknown action 'fly'"),

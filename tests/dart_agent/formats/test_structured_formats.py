@@ -387,6 +387,7 @@ def test_qwen_versions_and_thought():
     assert found.thought == "I see it.\nNow I click."
     assert '"name": "computer_use"' in get_format("qwen").describe()
     assert "1932x1092" in get_format("qwen:2.5").tool_schema((1920, 1080))["function"]["description"]
+    assert "1008" not in get_format("qwen:2.5").describe()  # the size of no screenshot
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from dart_train.commands.train_program import app as train_app
 from dart_train.config.run_config import load_config
 from dart_train.preflight.run_check import check_run
 
+ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "dart-gym": (dart_gym.commands.gym_cli.app, gym_init.KINDS),
     "dart-agent": (dart_agent.commands.agent_cli.app, agent_init.KINDS),
@@ -166,3 +169,14 @@ def test_an_unknown_kind_says_which_there_are(tmp_path):
     with pytest.raises(ConfigurationError, match="no kind 'quikstart'.*did you mean 'quickstart'"):
         init("dart-train", "quikstart", "--out", str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.process
+def test_a_file_that_cannot_be_filled_leaves_no_file(tmp_path):
+    """A limit on the size of files stands for a full disk."""
+    command = f'ulimit -f 1; exec "{sys.executable}" -B -m dart_agent.commands.agent_cli init'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "cannot use " in done.stderr.splitlines()[-1] and "File too large" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from dart_agent.presets import get_preset
 from dart_train.config.run_config import load_config
 from dart_train.launch.pipeline import cluster_server, place_here, placed
 from dart_train.placement.placement import Placement, PlacementError
@@ -21,7 +23,8 @@ from dart_train.rollout.settings.rollout_config import EnginePlaces
 from dart_train.run.supervisor import ProcessSpec, python_process
 from tests.helpers.gpus import H100, RTX_4090, fake_gpus, gpu_rows
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 NONE = "{}; this machine has no GPU"
 PLACES = {
@@ -188,3 +191,17 @@ def test_the_trainers_allocator_grows_its_pieces_unless_the_user_says_otherwise(
     assert placed(spec, "learn", placement).env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in placed(spec, "learn", placement).env
+
+
+def test_a_qwen_model_writes_in_the_format_of_its_version():
+    """Each version counts coordinates in its own way: by another one's, every click lands elsewhere."""
+    expected = get_preset("qwen2.5-vl").format
+    first = ROOT.glob("dart_*/assets/first/*/*.yaml")
+    found = []
+    for path in (*first, *CONFIGS.glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        model = settings.get("model") or ""
+        if "Qwen2.5-VL" in (model if isinstance(model, str) else model.get("path", "")):
+            found.append(path.name)
+            assert settings.get("agent", settings)["format"] == expected, path
+    assert sorted(found) == ["agent.yaml", "lora_3b_24gb.yaml", "run.yaml"]

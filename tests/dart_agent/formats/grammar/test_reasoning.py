@@ -31,6 +31,8 @@ from dart_agent.presets.preset import presets
         ("<|channel>thought\na<channel|>b", "a", "b"),
         ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>", "a", "b"),
         ("a<|end|><|start|>assistant<|channel|>final<|message|>b", "a", "b"),
+        ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|message|>b<|return|>", "a", "b"),
+        ("type(content='<|channel|>analysis<|message|>a')", "", "type(content='<|channel|>analysis<|message|>a')"),
         ("<|channel|>commentary<|message|>a<|end|><|channel|>final<|message|>b", "a", "b"),
         ('<|channel|>commentary to=functions.x <|constrain|>json<|message|>{"b": 1}<|call|>', "", '{"b": 1}'),
         ("analysisA thought.assistantfinalb", "A thought.", "b"),
