@@ -1,4 +1,4 @@
-"""Care of a run's data: how it stands, what may be cleared away, whether it is whole, and the experience pool."""
+"""Care of a run's data: its status, garbage collection, integrity check, and the experience pool."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def status(
     context: ProcessContext,
     json_file: JsonOption = None,
 ) -> None:
-    """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
+    """Show queue, incomplete groups, staleness, success by task, pool and dropped data, with a diagnosis."""
     with context.open_data() as data:
         now = data.status()
     shown = {
@@ -178,10 +178,10 @@ def _pool(now: Status) -> Table:
 @on_run(reads=True)
 def gc(
     context: ProcessContext,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would be done, and do nothing")] = False,
     json_file: JsonOption = None,
 ) -> None:
-    """Clear away what crashes left and what `data.retention` gives up."""
+    """Remove what crashes left behind and what `data.retention` does not keep."""
     from dart_train.data.maintenance.retention import collect
 
     with context.open_data() as data, waiting_for("files and rows that may go, which are looked for"):
@@ -216,20 +216,20 @@ def show_collection(result: Collection, console: Console, *, dry_run: bool = Fal
 def check(
     context: ProcessContext,
     quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
-    repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="drop what is damaged, record what has no row")] = False,
     json_file: JsonOption = None,
 ) -> None:
-    """See whether database and files are whole and agree; exit status 3 if they do not."""
+    """Check that database and files are complete and agree; exit status 3 if they do not."""
     from dart_train.data.maintenance.integrity_check import check_run, unopened
 
     try:
         with context.open_data() as data, waiting_for("trajectories and screenshots, which are read"):
             report = check_run(data, pixels=not quick, repair=repair)
     except (DatabaseGoneError, DatabaseRefusedError):
-        raise  # nothing was looked at
+        raise  # nothing was checked
     except DataError as error:
         if context.config.data.database_url() is not None:
-            raise  # what a server says of itself is no finding about the run's data
+            raise  # a server's error says nothing about the data of the run
         report = unopened(error, str(context.run.root))
     write_json(json_file, {**dataclasses.asdict(report), "whole": report.whole})
     show_findings(report, Console())
@@ -265,10 +265,10 @@ def show_findings(report: CheckReport, console: Console) -> None:
 def _written_down(
     context: ProcessContext, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
 ) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
-    """Return a trajectory without tokens of the run's model, written in the model's words.
+    """Return a trajectory with tokens of the run's model. One that has none is written in the words of that model.
 
     Raises:
-        InvalidTrajectoryError: if that is not possible.
+        InvalidTrajectoryError: if it cannot be written in this way.
     """
     from dart_agent.formats import get_format
     from dart_agent.models.image_patches import VisionSpec
@@ -289,14 +289,14 @@ def pool(
         str | None,
         typer.Option("--from", metavar="RUN", help="directory or URL of a run, an evaluation or an import"),
     ] = None,
-    provenance: Annotated[Provenance, typer.Option("--as", help="who made them")] = Provenance.HINTED,
+    provenance: Annotated[Provenance, typer.Option("--as", help="the origin of the episodes")] = Provenance.HINTED,
     hint_marker: Annotated[
-        str | None, typer.Option(help="text with which the hint begins in the instruction of hinted ones")
+        str | None, typer.Option(help="text with which the hint begins in the instruction of hinted episodes")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="only of this task; may be repeated")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="import episodes of this task only; may be repeated")] = None,
     json_file: JsonOption = None,
 ) -> None:
-    """Show what the experience pool holds, after importing the successes of another run into it."""
+    """Show the content of the experience pool. With --from, import the successes of another run first."""
     from dart_agent.models.model_tokens import ModelTokens
     from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
 

@@ -29,13 +29,13 @@ class DataCommands(TyperGroup):
     """Take a first argument that is no command as the configuration of `serve`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Put in the name of the command that is left out."""
+        """Insert `serve` if no command is named."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Be the data manager, or look after its data.")
+app = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Run the data manager, or look after its data.")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archive")]
 
@@ -43,7 +43,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archiv
 @app.command()
 @on_run()
 def serve(context: ProcessContext) -> None:
-    """Be the data manager's process: expire, return leases, keep statistics. `dart-train data CONFIG` is the same."""
+    """Run the data manager: expire data, return leases, keep statistics. `dart-train data CONFIG` is the same."""
     from dart_train.core.metrics_log import MetricsLog
     from dart_train.data.maintenance.data_service import DataService, run_data_service
 
@@ -68,7 +68,7 @@ def init(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     timeout: Timeout = None,
 ) -> None:
-    """Make the tables in an empty database, or bring an older schema up to date."""
+    """Create the tables in an empty database, or upgrade an older schema."""
     from dart_train.data.store.schema import REVISION
     from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S, Store
 
@@ -86,7 +86,7 @@ def init(
     store.close()
     if config is not None:
         with process_context(config, overrides, name, runs_dir) as context, context.open_data():
-            pass  # it makes the folders of the run's files, which commands that read must not make
+            pass  # creates the folders of the run, which commands that only read must not create
 
 
 @app.command("export")
@@ -104,7 +104,7 @@ def export_(context: ProcessContext, file: FileArgument) -> None:
 @app.command("import")
 @on_run()
 def import_(context: ProcessContext, file: FileArgument) -> None:
-    """Read such an archive into a run that has no rows yet; its name and its database may be others."""
+    """Read an exported archive into a run without rows, which may have another name and database."""
     from dart_train.data.maintenance.transfer import import_run
 
     with context.open_data() as manager:

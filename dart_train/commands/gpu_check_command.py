@@ -1,4 +1,4 @@
-"""`dart-train check-gpu`: whether this machine's GPUs compute what a run needs, and how fast."""
+"""`dart-train check-gpu`: check whether this machine's GPUs compute what a run needs, and how fast."""
 
 import tempfile
 import time
@@ -16,7 +16,7 @@ from dart_train.core.train_errors import TrainingError
 def check_gpu(
     model: Annotated[
         Path | None,
-        typer.Option(help="directory of a checkpoint whose parity and speed count; a tiny one if not given"),
+        typer.Option(help="directory of the checkpoint to check; a tiny model if not given"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; cuda if there is a GPU")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="number of GPUs to check; all if not given")] = None,
@@ -30,7 +30,7 @@ def check_gpu(
 ) -> None:
     """Check this machine's GPUs with the code of a run, in about ten minutes and without a configuration.
 
-    Status 1 if a part computes wrong numbers or does not run.
+    The exit status is 1 if a check computes wrong numbers or does not run.
     """
     from dart_agent.engines.vllm import vllm_environment
     from dart_train.gpu_check.check_list import CHECKS, chosen, reason_to_skip
@@ -43,7 +43,7 @@ def check_gpu(
         checks = chosen(only)
     except KeyError as error:
         names = [check.name for check in CHECKS]
-        raise TrainingError(f"--only {error.args[0]!r} is no check; {suggest(error.args[0], names)}") from None
+        raise TrainingError(f"--only {error.args[0]!r} is not a check; {suggest(error.args[0], names)}") from None
     here, devices = _devices(device, gpus)
     console, started = Console(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dart-check-gpu-", dir=scratch) as place:
@@ -72,10 +72,10 @@ def check_gpu(
 
 
 def _devices(device: str | None, gpus: int | None) -> tuple[str, int]:
-    """Return the kind of device and how many are checked.
+    """Return the kind of device and the number of devices to check.
 
     Raises:
-        TrainingError: the named device is not here, or fewer GPUs than are wanted.
+        TrainingError: if the named device is missing, or there are fewer GPUs than asked for.
     """
     import torch
 
@@ -95,10 +95,10 @@ def _devices(device: str | None, gpus: int | None) -> tuple[str, int]:
 
 
 def _tiny_model(directory: Path) -> Path:
-    """Build the checkpoint that is checked where none is named."""
+    """Build the checkpoint that is checked if no other is named."""
     from transformers.utils.logging import disable_progress_bar
 
     from dart_agent.models.tiny_model import build_tiny_model
 
-    disable_progress_bar()  # of writing half a million weights
+    disable_progress_bar()  # for writing half a million weights
     return build_tiny_model(directory)

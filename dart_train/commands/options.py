@@ -1,4 +1,4 @@
-"""Options that the commands of `dart-train` share, and what each command's process starts from."""
+"""Options that the commands of `dart-train` share, and the context in which each command runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEFAULT_RUNS_DIR = Path("runs")
 
 
 def load(config: Path, overrides: list[str] | None, name: str | None) -> RunConfig:
-    """Read a configuration with what the command line says over it."""
+    """Read a configuration and apply the overrides of the command line."""
     return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])])
 
 
@@ -59,7 +59,7 @@ def process_context(
 ) -> Iterator[ProcessContext]:
     """Yield what a process needs, and explain errors of the file system in the block.
 
-    A configuration that lies in the directory of a run is of that run, wherever the command is called; with `reads`
+    A configuration that lies in a run directory belongs to that run, from wherever the command is called. With `reads`
     nothing is created.
     """
     from dart_train.launch.pipeline import open_run
@@ -86,7 +86,7 @@ def process_context(
 
 
 def run_root(config: Path, loaded: RunConfig, runs_dir: Path, *, named: bool = False) -> tuple[Path, bool]:
-    """Return the directory of a configuration's run, and whether the configuration is the one that lies in it."""
+    """Return the directory of a configuration's run, and whether the configuration file lies in it."""
     home = RunDirectory(config.resolve().parent)
     own = config.resolve() == home.config and (home.data.is_dir() or (home.root / "state.json").is_file())
     if own and not named and runs_dir == DEFAULT_RUNS_DIR:
@@ -95,21 +95,21 @@ def run_root(config: Path, loaded: RunConfig, runs_dir: Path, *, named: bool = F
 
 
 def runs_dir_of(root: Path, loaded: RunConfig) -> Path:
-    """Return where the runs are among which a run is to be opened by its name.
+    """Return the directory of all runs, in which a run is opened by its name.
 
     Raises:
         RunDirectoryError: if the run's directory was renamed.
     """
     if root.name != loaded.name:
         raise RunDirectoryError(
-            f"{root} holds a run of the name {loaded.name!r}: call its directory so again to go on with it, or choose "
+            f"{root} holds the run {loaded.name!r}: give the directory that name again to resume the run, or choose "
             "another --name for a new run"
         )
     return root.parent
 
 
 def existing_run(root: Path, config: RunConfig) -> RunDirectory:
-    """Return a run that is there, for a command that reads. Raises `RunDirectoryError`; creates nothing."""
+    """Return an existing run, for a command that only reads. Raises `RunDirectoryError`; creates nothing."""
     run = RunDirectory(root)
     own_database = config.data.database_url() is None
     what = ""
@@ -126,7 +126,7 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
 
 
 def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `process_context` before its own; with `url` also `--url`, another cluster's.
+    """Give a command the options of `process_context` before its own; with `url` also `--url`.
 
     A command that only `reads` creates no run.
     """
@@ -149,7 +149,7 @@ def on_run(*, url: bool = False, reads: bool = False) -> Callable[[Callable[...,
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Parameters with evaluated annotations."""
+    """Return the parameters of a function, with evaluated annotations."""
     hints = get_type_hints(inspect.unwrap(function), localns={"ProcessContext": Any}, include_extras=True)
     return [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)

@@ -1,4 +1,4 @@
-"""`dart-train parity`: whether engine and trainer agree on a model, before a run."""
+"""`dart-train parity`: check before a run whether engine and trainer agree on a model."""
 
 import asyncio
 import json as json_format
@@ -60,10 +60,10 @@ def parity(
 
 
 def _ask_first(engine: str, model: Path, timeout_s: float) -> None:
-    """See whether a server answers before a model is loaded, which may take minutes.
+    """Check that a server answers before a model is loaded, which may take minutes.
 
     Raises:
-        ConfigurationError: if there is no model to compare it with.
+        ConfigurationError: if there is no such model.
         EngineError: if the server does not answer, or serves something else.
     """
     from dart_agent.engines.engine_kinds import connect_engine

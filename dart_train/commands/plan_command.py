@@ -1,4 +1,4 @@
-"""`dart-train plan`: whether a run fits, what it takes, and who waits for whom."""
+"""`dart-train plan`: work out whether a run fits, what it takes, and which part waits for which."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -16,9 +16,9 @@ _MODEL_HELP = "a published size where the model is not here: Qwen2.5-VL's 3b or 
 def plan(
     config: ConfigPath,
     overrides: Overrides = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="of trainer and engines; what is here if not given")] = None,
-    gpu_memory: Annotated[float | None, typer.Option(min=1, help="GB of each, such as 80")] = None,
-    gpu: Annotated[str | None, typer.Option(help="H200, H100, A100, L40S, or RTX 4090: for the time of a step")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of the run; those of this machine if not given")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(min=1, help="GB of memory of each GPU, such as 80")] = None,
+    gpu: Annotated[str | None, typer.Option(help="H200, H100, A100, L40S, or RTX 4090; for the time of a step")] = None,
     mfu: Annotated[float, typer.Option(min=0.01, max=1, help="share of the GPU's peak that training reaches")] = 0.4,
     host_memory: Annotated[float | None, typer.Option(min=1, help="GB of the machine's memory")] = None,
     model: Annotated[str | None, typer.Option(help=_MODEL_HELP)] = None,
@@ -51,7 +51,7 @@ def plan(
         return
     machine = this_machine()
     if gpus is not None:
-        machine = replace(machine, gpus=gpus, host_bytes=None)  # another machine than this one
+        machine = replace(machine, gpus=gpus, host_bytes=None)  # plan for another machine than this one
     if gpu_memory is not None:
         machine = replace(machine, gpu_bytes=int(gpu_memory * 1e9))
     if machine.gpus and not machine.gpu_bytes:

@@ -1,4 +1,4 @@
-"""`dart-train`: the command's entry, which can say what is missing where the trainer's packages are not installed."""
+"""`dart-train`: the entry point, which also works where the trainer's packages are missing, to say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def __getattr__(name: str) -> Any:
-    """The application, which needs SQLAlchemy and torch, is imported when it is first used."""
+    """Import the application, which needs SQLAlchemy and torch, when it is first used."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dart_train.commands.train_program import app
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main() -> None:
-    """Entry point: errors that a person must act on become one message, not a traceback."""
+    """Run the command. Errors that a person must act on become one message instead of a traceback."""
 
     def call() -> None:
         from dart_train.commands.train_program import app

@@ -46,5 +46,5 @@ def init(
     kind: Annotated[str, typer.Argument(help=kinds_help(KINDS))] = "quickstart",
     out: Annotated[Path, typer.Option(help="directory to write into")] = Path("."),
 ) -> None:
-    """Write a first configuration to change, with a JSON schema for editors; nothing is overwritten."""
+    """Write a first configuration, with a JSON schema for editors. Existing files are not overwritten."""
     print("\n".join(write_first("dart_train", KINDS, kind, out, {SCHEMA: schema_text(config_schema())})))

@@ -65,11 +65,11 @@ def run(
         typer.Option("--json", metavar="FILE", callback=placed, help="with --dry-run: configuration and problems"),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
-    start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,
+    start_only: Annotated[bool, typer.Option(help="stop before the reinforcement learning")] = False,
     ray: Ray = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")] = 15.0,
 ) -> None:
-    """Run everything that CONFIG describes, or resume it: its processes are watched and restarted."""
+    """Run everything that CONFIG describes, or resume it. Processes are watched, and restarted when they crash."""
     from dart_train.launch import pipeline
     from dart_train.preflight.problems import refuse
     from dart_train.preflight.run_check import check_elsewhere, check_run
@@ -88,7 +88,7 @@ def run(
         where = checked.placement.sentence if checked.placement is not None else ""
         settings = yaml.safe_load(dump_config(loaded))
         write_json(json_file, {"configuration": settings, "placement": where, "problems": checked.problems})
-        console = Console(stderr=show, soft_wrap=True)  # what --show prints is YAML alone
+        console = Console(stderr=show, soft_wrap=True)  # with --show the standard output is YAML alone
         if where:
             console.print(where, highlight=False)
         refuse(checked.problems)
@@ -98,7 +98,7 @@ def run(
             console.print(f"the Ray cluster {connect(ray, timeout)} answers", highlight=False)
         console.print(f"{loaded.name}: no problem found, and nothing was started", highlight=False, markup=False)
         return
-    # GPUs may be in use by processes of this very run, which `pipeline.execute` waits for.
+    # This very run may be using the GPUs; `pipeline.execute` waits for its processes.
     with waiting_for("the check of the run"):
         checked = check_run(loaded, runs_dir, occupied=False) if ray is None else check_elsewhere(loaded)
     refuse(checked.problems)
@@ -167,7 +167,7 @@ def rollout(
 @app.command()
 @on_run()
 def learn(context: ProcessContext, gpu_memory: GPUMemory = None) -> None:
-    """Train on leased groups and publish versions; by torchrun, in as many processes as it starts."""
+    """Train on leased groups and publish versions. Under torchrun it runs in as many processes as torchrun starts."""
     from dart_train.processes import learn as command
 
     command.main(context, gpu_memory=gpu_memory)

@@ -23,7 +23,7 @@ def status(
     ray: Ray = None,
     timeout: Timeout = 15.0,
 ) -> None:
-    """Show the state of a run: its phase, its processes and their nodes, and what waits for one."""
+    """Show the state of a run: its phase, its processes with their nodes, and processes that wait for a node."""
     if log is None:
         _say(name, runs_dir, ray, timeout, "status")
     else:
@@ -46,7 +46,7 @@ def _say(name: str, runs_dir: Path, ray: str | None, timeout_s: float, what: str
 
 
 def _directory(name: str, runs_dir: Path) -> Path:
-    """The directory of a run that is named, or whose directory or configuration is."""
+    """Return the directory of a run, which is given by its name, its directory or its configuration."""
     given = Path(name)
     for place in (runs_dir / name, given, given.parent if given.name == RunDirectory(given).config.name else given):
         if RunDirectory(place).config.is_file():

@@ -3,11 +3,11 @@
     prepare -> demonstrate -> warmup -> before -> rl -> after -> [added phases] -> [supervised control] -> report
 
 Invariants:
-    - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
-      killed run is resumed by the same command at the phase where it was.
-    - The environment cluster runs from the first phase that needs desktops to the last, the supervised control from
-      the end of the reinforcement learning on; everything else only for its phase. Whatever ends the launcher ends
-      all of them.
+    - The launcher holds no data. Phases pass their results on through the run directory and the database alone, so
+      the same command resumes a killed run at the phase where it was.
+    - The environment cluster runs from the first phase that needs desktops to the last one. The supervised control
+      runs from the end of the reinforcement learning on. Every other process runs for its own phase only. When the
+      launcher ends, for whatever reason, all of them end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from dart_train.terminal.panel import Panel
 
 TICK_S = 0.25
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-"""Settings of torch's allocator: micro-batches differ in size, and memory in pieces of fixed sizes would lie idle."""
+"""Settings of torch's allocator. Micro-batches differ in size, so memory in blocks of fixed sizes would be wasted."""
 SUPERVISED = "supervised"
 START = ("prepare", "demonstrate", "warmup", "base", "before", "greedy_before")  # before the reinforcement learning
 WARM_VERSION = 1
@@ -135,18 +135,18 @@ class Pipeline:
             self.panel.finish(phase.name)
 
     def write_state(self, write: Callable[[], None]) -> None:
-        """Write down how far the run is, as a whole, waiting for a disk that is full as its processes do.
+        """Save the state of the run. While the disk is full, wait for space, as the processes of the run do.
 
         Raises:
-            RunDirectoryError: the disk stays full for too long, or something else is wrong with it.
-            Interrupted: told to stop meanwhile.
+            RunDirectoryError: if the disk stays full for too long, or cannot be written for another reason.
+            Interrupted: if the launcher is told to stop meanwhile.
         """
         while not self.state_written(write):
             write = self.state.save  # the state in memory holds the change by now
             self.tick()
 
     def state_written(self, write: Callable[[], None]) -> bool:
-        """Try to write once; False where the disk is full, but not for too long yet."""
+        """Try to save the state once. Return False if the disk is full and the time limit has not passed."""
         disk = self.supervisor.disk
         try:
             write()
@@ -159,7 +159,7 @@ class Pipeline:
         return True
 
     def _train(self) -> None:
-        """The four processes of DART at the same time."""
+        """Run the four processes of DART side by side."""
         self._start_cluster()
         cluster = ("--url", str(self._cluster_url))
         self._start("data", service=True)
@@ -176,9 +176,9 @@ class Pipeline:
         self.supervisor.stop("data")
 
     def _until_engines_serve(self) -> None:
-        """Wait for the engines that share GPUs with the trainer: they measure the free memory while they start.
+        """Wait for the engines that share GPUs with the trainer, because they measure the free memory when they start.
 
-        While a trainer allocates, its memory would count as theirs, and their cache would be too small.
+        Memory that a trainer allocates meanwhile would count as the engine's, and its cache would become too small.
         """
         written, began = self.run.metrics("rollout"), time.time()
         while not (written.exists() and written.stat().st_mtime >= began):
@@ -187,7 +187,7 @@ class Pipeline:
             self.tick()
 
     def _test_after(self) -> None:
-        """Beside it begins the supervised control, which needs one processor for as long as RL took."""
+        """Evaluate after training. The supervised control, which needs one processor, begins at the same time."""
         if self.config.controls.supervised:
             self._start_supervised_control()
         self._evaluate("after", None)
@@ -221,7 +221,7 @@ class Pipeline:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _phase(self, phase: str, *, desktops: bool = False, threads: int = 1) -> None:
-        """Run a phase that `dart-train phase` knows, in a process that is named after it."""
+        """Run a phase of `dart-train phase`, in a process that has the name of the phase."""
         if desktops:
             self._start_cluster()
         self._start_phase(phase, *(("--url", str(self._cluster_url)) if desktops else ()), threads=threads)
@@ -281,9 +281,9 @@ class Pipeline:
             del self.supervisor.processes[name]
 
     def tick(self) -> None:
-        """Wait for a moment, then look at processes and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
+        """Wait for a moment, then check processes and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
         if self._stop.wait(TICK_S):
-            raise Interrupted("stopped; the same command goes on where it was")
+            raise Interrupted("stopped; the same command resumes the run")
         self.supervisor.check()
         if self.nodes is not None:
             self.nodes.look()
@@ -295,10 +295,10 @@ class Phase:
     """One phase of a run.
 
     Attributes:
-        name: in the run's `state.json`.
-        title: in the panel.
-        run: does its work, in processes of a pipeline.
-        wanted: whether a configuration has the phase.
+        name: its name in `state.json` of the run.
+        title: its title in the panel.
+        run: runs the phase, in processes of a pipeline.
+        wanted: returns whether a configuration has this phase.
     """
 
     name: str
@@ -366,12 +366,12 @@ def phases_of(config: RunConfig) -> list[Phase]:
 
 
 def placed(spec: ProcessSpec, command: str, placement: Placement) -> ProcessSpec:
-    """A process with the GPUs and cores that it gets; no other GPU is seen by it. Pure.
+    """Return a process with its GPUs and cores; it sees no other GPU. Pure.
 
     Args:
-        spec: the process as if it may use everything.
+        spec: the process without any limits.
         command: its command or phase: "learn", "rollout", "warmup", "cluster", ...
-        placement: of this machine.
+        placement: how this machine is split.
     """
     wanted = placement.demand
     argv = spec.argv
@@ -383,11 +383,11 @@ def placed(spec: ProcessSpec, command: str, placement: Placement) -> ProcessSpec
             if wanted.ranks > 1:
                 argv = _in_ranks(argv, wanted.ranks // wanted.trainer_nodes, wanted.trainer_nodes)
         case "rollout" | "evaluate":
-            gpus = placement.trainer[:1]  # for a sender of weights; engines are shown their own
+            gpus = placement.trainer[:1]  # for the process that sends weights; engines get theirs by --engine-gpus
             for one in placement.engines:
                 argv += ("--engine-gpus", ",".join(map(str, one)))
             argv += ("--gpu-memory", f"{wanted.engine_memory:g}") if wanted.engine_gpus else ()
-        case "monitor":  # an engine of its own, and a sender of weights on its GPU
+        case "monitor":  # it has an engine, and a process on the same GPU that sends weights to it
             gpus = placement.monitor
             argv += ("--engine-gpus", ",".join(map(str, placement.monitor)))
             argv += ("--gpu-memory", f"{ENGINE_MEMORY:g}") if placement.monitor else ()
@@ -417,7 +417,7 @@ def cluster_server(url: str, config: Path) -> ProcessSpec:
 
 
 def reach_cluster(url: str, token: str | None = None) -> None:
-    """See whether a configured cluster answers, before processes try for minutes. Raises `ClusterError`."""
+    """Check that a configured cluster answers, before processes retry for minutes. Raises `ClusterError`."""
     asyncio.run(ClusterClient(url, token=token).status())
 
 
@@ -432,14 +432,14 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     afresh = f"remove {run.root} to start afresh, or choose another --name"
     if run.config.exists():
         try:
-            # not its text: a later version of the package may have more settings
+            # compared by value: the text lacks settings that a later version of the package has added
             known = load_config(run.config)
         except ConfigError as error:
             raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
         _resume_with(run, changes(known, config), config, afresh)
     elif (run.root / "state.json").exists():
         raise RunDirectoryError(
-            f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
+            f"{run.config} is missing, so the settings of {run.root} are unknown; {afresh}, "
             f"or restore it, for example from the same command with --dry-run --show"
         )
     else:
@@ -448,10 +448,10 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
 
 
 def _resume_with(run: RunDirectory, found: list[Change], config: RunConfig, afresh: str) -> None:
-    """Take changed settings over into a run, and record them.
+    """Apply changed settings to a run, and record them.
 
     Raises:
-        RunDirectoryError: one of them defines the run.
+        RunDirectoryError: if one of them defines the run.
     """
     refused = [change for change in found if not may_change(change.key)]
     if refused:
@@ -487,10 +487,10 @@ def execute(
     Args:
         config: the run.
         runs_dir: where its directory is.
-        plain: lines instead of a live panel.
-        only: names of the phases; None for all.
-        cluster: address of a Ray cluster, or "auto"; None for this machine alone.
-        timeout_s: how long to wait for the first answer of the Ray cluster.
+        plain: print lines instead of a live panel.
+        only: names of the phases to run; None for all.
+        cluster: address of a Ray cluster, or "auto"; None runs everything on this machine.
+        timeout_s: time limit for the first answer of the Ray cluster.
     """
     if cluster is not None:
         cluster_nodes.check_shared(config)
@@ -499,7 +499,7 @@ def execute(
     place_here(config, occupied=False)
     run = open_run(config, runs_dir)
     with RunLock(run) as lock:
-        placement = place_here(config)  # processes of a life before, which the lock has waited for, had the same GPUs
+        placement = place_here(config)  # after the lock: processes of an earlier life, on the same GPUs, have ended
         Console().print(placement.sentence, highlight=False, soft_wrap=True)
         with Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel, lock, placement) as pipeline:
             pipeline.execute(only)
@@ -521,15 +521,15 @@ def _execute_on_nodes(
 
 
 def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
-    """Split this machine.
+    """Split this machine between desktops, engines and trainer.
 
     Args:
         config: the run.
-        occupied: whether GPUs count that are in use at this moment.
+        occupied: whether memory of GPUs that is in use at the moment counts as taken.
 
     Raises:
-        PlacementError: it has too few GPUs or cores.
-        GPUError: the GPUs cannot be asked.
+        PlacementError: if the machine has too few GPUs or cores.
+        GPUError: if the GPUs cannot be queried.
     """
     gpus = gpus_here()
     if not occupied:
@@ -539,7 +539,7 @@ def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
 
 def say_result(run: RunDirectory, console: Console) -> None:
     """Print the last lines of a run: its result, and where the report lies. Raises `TrainedNothing`."""
-    figures = read_json(run.figures, f"make it anew: dart-train report {run.config} --runs-dir {run.root.parent}")
+    figures = read_json(run.figures, f"write it again: dart-train report {run.config} --runs-dir {run.root.parent}")
     before, after = figures.get("success_before"), figures.get("success_after")
     if before is not None and after is not None:
         console.print(
@@ -550,6 +550,6 @@ def say_result(run: RunDirectory, console: Console) -> None:
     console.print(f"Report: {run.report}", highlight=False, soft_wrap=True)
     if figures.get("trained_steps") == 0:
         raise TrainedNothing(
-            "the run has trained nothing: no optimizer step changed the weights. Look at what became of the groups "
+            "the run has trained nothing: no optimizer step changed the weights. See what happened to the groups "
             f"(dart-train data stats {run.config}): all dropped, without signal, or never complete"
         )

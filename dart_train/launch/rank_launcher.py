@@ -1,4 +1,4 @@
-"""`python -m dart_train.launch.rank_launcher ...`: torchrun, which ends as the first of its ranks that failed.
+"""`python -m dart_train.launch.rank_launcher ...`: torchrun, with the exit status of the rank that failed first.
 
 torchrun always ends with status 1 and a report of its own. A supervisor needs the rank's status, which says whether a
 retry can help, and the rank's last lines, which say what is wrong.
@@ -22,9 +22,9 @@ def main(arguments: list[str] | None = None) -> None:
     Raises:
         SystemExit: with the status of the rank that failed first.
     """
-    logging.disable(logging.CRITICAL)  # of torchrun: ranks log in processes of their own
+    logging.disable(logging.CRITICAL)  # silences torchrun: ranks log in processes of their own
     for word in sys.argv[1:] if arguments is None else arguments:
-        if word.startswith("--master-addr="):  # gloo else takes what this machine's name stands for, often loopback
+        if word.startswith("--master-addr="):  # gloo would use the address of this machine's host name, often loopback
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(word.partition("=")[2]))
     try:
         run.main(arguments)
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def interface_towards(host: str) -> str:
-    """Name of the network interface of this machine from which another (or itself) is reached."""
+    """Return the name of the network interface through which this machine reaches a host, which may be itself."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         own = probe.getsockname()[0]

@@ -1,5 +1,5 @@
-"""A run on the nodes of a Ray cluster: the processes of one machine, each in an actor on a node that Ray chooses.
+"""The processes of a run on a Ray cluster: each runs in an actor, on a node that Ray chooses.
 
-Ray schedules, notices what is lost and carries what processes print; the rest of a run does not know of Ray. Importing
-`run_keys`, `node_facts` and `program_host` needs no Ray.
+Ray schedules, detects lost nodes and carries the output of processes; no other part of a run knows about Ray. Importing
+`run_keys`, `node_facts` and `program_host` does not need Ray.
 """

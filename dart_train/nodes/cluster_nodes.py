@@ -1,14 +1,14 @@
-"""What a launcher does on a Ray cluster: processes go to nodes, a server of desktops to every node that offers some.
+"""The launcher's part on a Ray cluster: places for processes, and a desktop server on every node that offers desktops.
 
-Processes that read and write the run's directory stay on the launcher's node; the trainer's ranks have a placement
-group of their own, reserved before anything else takes their place; engines are started by the processes that use them.
+Processes that read and write the run directory stay on the launcher's node. The trainer's ranks have a placement group
+of their own, reserved before anything else takes their place. Engines are started by the processes that use them.
 
-Ray Train would bring a second supervisor, its own files and a directory that all nodes share. Here ranks are what they
-are on one machine, torchrun in one process tree, so that a lost rank is a lost process: it begins again from its state.
+Ray Train is not used: it would bring a second supervisor, its own files and a directory that all nodes share. The ranks
+run as on one machine, by torchrun in one process tree: a lost rank is a lost process, which restarts from its state.
 
 Invariants:
-    - A node that joins gets a server, one that is lost or cannot be used leaves the list; clients read it again.
-    - Every process that waits for a node is in `waiting`, with the resources that it asks for and since when.
+    - A node that joins gets a desktop server. A lost or unusable node leaves the list, which clients read again.
+    - Every process that waits for a node is in `waiting`, with the resources that it needs and since when.
 """
 
 import time
@@ -37,7 +37,7 @@ LOOK_S = 1.0
 FACTS_S = 60.0
 ANSWER_S = 15.0
 AWAY = ("learn", "warmup")
-"""Processes that need none of the launcher's files."""
+"""Processes that need no files of the launcher."""
 FIRST = "--node-rank=0"
 
 START_A_DATABASE = """\
@@ -46,10 +46,10 @@ START_A_DATABASE = """\
 
 
 def check_shared(config: RunConfig) -> None:
-    """See that a configuration is one for several nodes.
+    """Check that a configuration can run on several nodes.
 
     Raises:
-        ConfigError: it is not; the message says what to set.
+        ConfigError: if it cannot; the message says what to set.
     """
     url = config.data.database_url()
     if url is None or url.startswith("sqlite"):
@@ -66,10 +66,10 @@ def check_shared(config: RunConfig) -> None:
 
 
 def check_reached(config: RunConfig, run: RunDirectory) -> None:
-    """See that database and object store answer, and that no other run of this name has them.
+    """Check that database and object store answer, and that no other run of this name uses them.
 
     Raises:
-        DataError: one does not, or is another run's.
+        DataError: if one of them does not answer, or holds another run.
     """
     mark = run.root / "owner"
     if not mark.exists():
@@ -97,10 +97,10 @@ def _taken(what: str, config: RunConfig, run: RunDirectory) -> DataError:
 
 
 def demand_of(config: RunConfig, gpus: int) -> Placement:
-    """Return what a run asks of a cluster with `gpus` GPUs; Ray chooses which ones. Pure.
+    """Return the resources that a run takes of a cluster with `gpus` GPUs; Ray chooses which ones. Pure.
 
     Raises:
-        PlacementError: it has too few, or they cannot be shared there.
+        PlacementError: if there are too few GPUs, or the run wants to share GPUs in a way that Ray cannot.
     """
     wanted: Demand = demand(config, gpus)
     if wanted.gpus > gpus:
@@ -123,7 +123,7 @@ def demand_of(config: RunConfig, gpus: int) -> Placement:
 
 
 def meeting(nodes: int) -> tuple[str, ...]:
-    """Arguments of torchrun on the first of several nodes, where the others meet it. Pure."""
+    """Return the arguments of torchrun on the first of several nodes, to which the others connect. Pure."""
     return (f"--nnodes={nodes}", FIRST, f"--master-addr={HOST}", f"--master-port={PORT}")
 
 
@@ -132,13 +132,13 @@ class ClusterNodes:
 
     Args:
         config: the run.
-        run: its directory; a whole path.
+        run: its directory, with an absolute path.
         cluster: address of the cluster.
-        placement: what the run asks for.
+        placement: the resources that the run takes.
 
     Attributes:
-        waiting: what waits for a node, and what is wrong with nodes, for people.
-        desktops_url: of the list of servers.
+        waiting: lines for people: processes that wait for a node, and problems of nodes.
+        desktops_url: URL of the list of desktop servers.
     """
 
     def __init__(self, config: RunConfig, run: RunDirectory, cluster: str, placement: Placement) -> None:
@@ -157,13 +157,13 @@ class ClusterNodes:
         strategy = "PACK" if nodes == 1 else "STRICT_SPREAD"
         self._group = placement_group([self._ranks] * nodes, strategy, name=f"{config.name}/trainer")
         self.waiting: list[str] = []
-        self._window = ray_cluster.open_window(config.name, str(run.root))  # as long as this is there
+        self._window = ray_cluster.open_window(config.name, str(run.root))  # the actor lives as long as this reference
         self._list = run.root / "desktops.txt"
         self.desktops_url = f"file://{self._list}"
 
     @property
     def _ranks(self) -> dict[str, float]:
-        """Return what the trainer's ranks take of a node together."""
+        """Return the resources that the trainer's ranks together take of one node."""
         wanted, nodes = self._wanted, self._wanted.trainer_nodes
         gpus = wanted.trainer_memory if wanted.shared else wanted.trainer_gpus / nodes
         return {"CPU": wanted.ranks // nodes, **({"GPU": gpus} if gpus else {})}
@@ -182,7 +182,7 @@ class ClusterNodes:
         return program
 
     def _start_others(self, spec: ProcessSpec, log: Path, address: dict[str, str]) -> list[RemoteProgram]:
-        """Start the ranks of all nodes but the first, which has told its address."""
+        """Start the ranks on all nodes but the first, whose address is known by now."""
         known = [word.replace(HOST, address[HOST]).replace(PORT, address[PORT]) for word in spec.argv]
         place = known.index(FIRST)
         nodes = range(1, self._wanted.trainer_nodes)
@@ -206,18 +206,18 @@ class ClusterNodes:
     # --- desktops -----------------------------------------------------------------------------------------------
 
     def offer_desktops(self) -> None:
-        """Have servers of desktops from now on."""
+        """Start desktop servers on nodes from now on."""
         self._offering = True
         self.look(now=True)
 
     @property
     def supervisors(self) -> list[Supervisor]:
-        """Those of the nodes' servers."""
+        """Supervisors of the desktop servers."""
         return list(self._servers.values())
 
     @property
     def servers(self) -> list[str]:
-        """Addresses of the servers that have been started."""
+        """Addresses of the desktop servers that have been started."""
         found = []
         for supervisor in self._servers.values():
             for watched in supervisor.processes.values():
@@ -227,7 +227,7 @@ class ClusterNodes:
         return found
 
     def look(self, *, now: bool = False) -> None:
-        """Look at the nodes, once a second at most, and have what has changed taken account of."""
+        """Check the nodes, at most once a second, and start or drop their desktop servers."""
         import ray
 
         if not now and time.monotonic() - self._looked < LOOK_S:
@@ -253,7 +253,7 @@ class ClusterNodes:
         self.waiting = [*filter(None, (one.waiting for one in self._programs)), *filter(None, wrong)]
 
     def _look_at(self, node: dict[str, Any]) -> str:
-        """Begin to use a node that offers desktops; return its problem, "" if there is none."""
+        """Start to use a node that offers desktops; return its problem, or "" if there is no problem."""
         identity = node["NodeID"]
         name = node["NodeManagerAddress"]
         offered = node["Resources"].get(DESKTOPS, 0)
@@ -274,7 +274,7 @@ class ClusterNodes:
         return ""
 
     def _ask(self, identity: str, name: str) -> NodeFacts | str:
-        """Return what a node says of itself, once it has; else why nothing can be put there."""
+        """Return what a node reports about itself, or why it cannot be used (yet)."""
         import ray
 
         if identity not in self._asked:
@@ -297,7 +297,7 @@ class ClusterNodes:
         return self._facts[identity]
 
     def close(self) -> None:
-        """End the servers and give the trainer's place back."""
+        """Stop the desktop servers and release the trainer's place."""
         from ray.util.placement_group import remove_placement_group
 
         for supervisor in self._servers.values():

@@ -1,4 +1,4 @@
-"""The resources that a node of a cluster reports, and the decisions from them. Pure but for `node_facts`."""
+"""The facts that a node of a cluster reports, and the decisions that follow from them. Pure but for `node_facts`."""
 
 import os
 import platform
@@ -23,15 +23,15 @@ LEAST_DISK_GB = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node.
+    """The facts of one node.
 
     Attributes:
-        versions: of this package, Python and Ray, by name.
+        versions: versions of this package, Python and Ray, by name.
         clock: its Unix time when it was asked.
-        cores: processors that it may use.
-        memory_mb: memory that is free, within the limits of its control groups.
-        disk_gb: space that is free where runs go.
-        lacks: Debian packages of desktops that are not installed.
+        cores: number of processors that it may use.
+        memory_mb: free memory within the limits of its control groups.
+        disk_gb: free space of the disk that runs are written to.
+        lacks: missing Debian packages of desktops.
     """
 
     versions: dict[str, str]
@@ -43,7 +43,7 @@ class NodeFacts:
 
 
 def node_facts() -> NodeFacts:
-    """Look at this node."""
+    """Return the facts of this node."""
     try:
         ray = version("ray")
     except PackageNotFoundError:
@@ -59,17 +59,17 @@ def node_facts() -> NodeFacts:
 
 
 def desktops_of(offered: float, facts: NodeFacts) -> int:
-    """How many desktops a node holds: as many as it offers, if its memory and cores are enough."""
+    """Return the number of desktops of a node: as many as it offers, or fewer if memory or cores do not suffice."""
     return max(1, min(int(offered), int(facts.memory_mb / DESKTOP_MB), DESKTOPS_PER_CORE * facts.cores))
 
 
 def why_unusable(name: str, facts: NodeFacts, here: NodeFacts) -> str:
-    """Why no desktops can be put on a node, and what to do; "" where they can.
+    """Return why a node cannot hold desktops, and what to do; "" if it can.
 
     Args:
-        name: of the node.
-        facts: what it says.
-        here: the same of the launcher's node.
+        name: name of the node.
+        facts: its facts.
+        here: the facts of the launcher's node.
     """
     for what, ours in here.versions.items():
         if facts.versions[what] != ours:
@@ -84,10 +84,8 @@ def why_unusable(name: str, facts: NodeFacts, here: NodeFacts) -> str:
 
 
 def clock_skew(name: str, facts: NodeFacts, asked: float, answered: float) -> str:
-    """A warning where a node's clock is off that of the launcher's node by more than the question took; "" if not."""
+    """Return a warning if a node's clock differs from the launcher's by more than the question took, or ""."""
     off = max(asked - facts.clock, facts.clock - answered, 0.0)
     if off <= MOST_SKEW_S:
         return ""
-    return (
-        f"the clock of node {name} is {off:.0f} s off: have it synchronised (chrony), timings in reports are wrong else"
-    )
+    return f"the clock of node {name} is {off:.0f} s off: synchronise it (chrony), or timings in reports are wrong"

@@ -1,10 +1,10 @@
-"""ProgramHost: the work of a Ray actor on its node: run one program of a run, and report its output and end.
+"""ProgramHost: the Ray actor that runs one program of a run on its node and reports the output and exit status.
 
 Invariants:
-    - The program ends with its actor (the kernel signals it), and an actor ends with the process that made it.
-    - A node has a directory of its own for the run; on the launcher's node that is the run's directory itself. What a
-      program writes into `metrics` and its log elsewhere is handed on by `poll`, from where this program began.
-    - A node fetches a version once, however many of its programs ask for it.
+    - The program ends with its actor (the kernel signals it), and the actor ends with the process that created it.
+    - Each node has its own directory for the run; on the launcher's node it is the run directory itself. Elsewhere
+      `poll` hands on what the program writes to its log and into `metrics`, from the start of this program.
+    - A node fetches a version once, regardless of how many of its programs ask for it.
 """
 
 import os
@@ -26,32 +26,32 @@ from dart_train.run.supervisor import start_child
 
 NODE_DIR_ENV = "DART_NODE_DIR"
 CLUSTER_ENV = "DART_RAY_ADDRESS"
-"""Tells a process of a run on Ray where the cluster is."""
+"""Variable that tells a process of a run on Ray the address of the cluster."""
 
 KEEPER_SCRIPT = """
 setpriv --pdeathsig TERM "$@" & trap "kill $!" TERM
 while :; do wait $!; status=$?; kill -0 $! 2>/dev/null || exit $status; done"""
 KEEPER = ("sh", "-c", KEEPER_SCRIPT, "engine")
-"""Around a server with workers of its own, such as vLLM: an actor that ends kills its children at once, and the server,
-which is not a child, is then told to end."""
-MOST_BYTES = 1 << 20  # of one file that `poll` hands on at a time
+"""Wraps a server with worker processes, such as vLLM. An actor that ends kills its own children at once. The server is
+not a child of the actor: it is told to end instead, and can end its workers."""
+MOST_BYTES = 1 << 20  # of each file in one answer of `poll`
 HOST, PORT, CERTIFICATE, KEY = "@HOST@", "@PORT@", "@CERTIFICATE@", "@KEY@"
-"""Stand in a program's arguments for what only its node knows."""
+"""Placeholders in the arguments of a program, for values that only its node knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOnNodes:
-    """What every node is told of a run.
+    """The description of a run that every node gets.
 
     Attributes:
-        name: of the run.
-        root: its directory on the launcher's node.
-        home: Ray's id of that node.
-        config: text of its configuration.
-        keys: its secrets.
-        directory: where the launcher works.
+        name: name of the run.
+        root: run directory on the launcher's node.
+        home: Ray's id of the launcher's node.
+        config: text of the configuration.
+        keys: secrets of the run.
+        directory: working directory of the launcher.
         cluster: address of the Ray cluster.
-        environment: variables that its programs get: where database and object store are, and how to get in.
+        environment: variables of its programs: addresses and credentials of database and object store.
     """
 
     name: str
@@ -68,8 +68,8 @@ class ProgramHost:
     """Runs one program. Its methods are called one at a time, in the thread that lives as long as it does.
 
     Args:
-        run: what it is a part of.
-        name: of the program, for its log.
+        run: the run that the program is a part of.
+        name: name of the program, for its log.
         node: id of this node, and the IP address at which others reach it; None asks Ray.
     """
 
@@ -85,12 +85,12 @@ class ProgramHost:
         os.environ.update(run.environment)  # for `fetch`
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], python: str) -> dict[str, str]:
-        """Start a program; returns what stood in for what only this node knows.
+        """Start a program; return the values of its placeholders.
 
         Args:
-            argv: program and arguments; paths in the launcher's run directory are taken to be in that of this node.
+            argv: program and arguments; paths in the launcher's run directory are replaced by those of this node.
             environment: variables besides those of the run.
-            python: the launcher's interpreter, in whose place this node's is used.
+            python: the launcher's interpreter, which is replaced by this node's.
         """
         if not self._at_home:
             self._run.create()
@@ -104,7 +104,7 @@ class ProgramHost:
         return own
 
     def start_server(self, kind: EngineKind, launch: Launch, url: str) -> str:
-        """Start an engine of shared weights; returns the address at which other nodes reach it."""
+        """Start an engine with shared weights; return the address at which other nodes reach it."""
         path = self.fetch(url)
         own = self._own_values()
         public = Public(self._address, int(own[PORT]), own[CERTIFICATE], own[KEY])
@@ -114,14 +114,14 @@ class ProgramHost:
         return command.url
 
     def fetch(self, url: str) -> str:
-        """Directory on this node of shared weights."""
+        """Return the directory of shared weights on this node, after fetching them if necessary."""
         return str(fetch(url, self._run.root / "engine-copies"))
 
     def poll(self, seen: Mapping[str, int]) -> tuple[int | None, dict[str, bytes]]:
-        """Return the program's exit status (None while it runs), and by file what it has written since.
+        """Return the program's exit status (None while it runs), and the new output by file.
 
         Args:
-            seen: bytes by file that the caller has.
+            seen: number of bytes of each file that the caller has already.
         """
         status = self._process.poll() if self._process is not None else None
         parts = {}
@@ -138,7 +138,7 @@ class ProgramHost:
             self._process.send_signal(signum)
 
     def kill_all(self) -> None:
-        """Kill the program and all that it started."""
+        """Kill the program and all processes that it started."""
         if self._process is not None:
             self._process.kill_all()
             self._process.wait()
@@ -151,7 +151,7 @@ class ProgramHost:
         values = {
             **{
                 name: value for name, value in os.environ.items() if not name.startswith("RAY_")
-            },  # those are the actor's
+            },  # these are for the actor itself
             SUPERVISED: "1",
             **self._spec.environment,
             **self._spec.keys.environment(authority),
@@ -160,7 +160,7 @@ class ProgramHost:
             **environment,
         }
         if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            values["CUDA_VISIBLE_DEVICES"] = given  # those that Ray chose on this node
+            values["CUDA_VISIBLE_DEVICES"] = given  # the GPUs that Ray chose on this node
         make_directories(self._run.logs)
         with self._log.open("ab") as log:
             directory = self._spec.directory if self._at_home else None
@@ -188,7 +188,7 @@ def _this_node() -> tuple[str, str]:
 
 
 def _moved(word: str, old: Path, new: Path) -> str:
-    """An argument with the directory of all runs moved, where it is that or a path in it. Pure."""
+    """Return an argument with the directory of runs replaced, if it is that directory or a path in it. Pure."""
     if word != str(old) and not word.startswith(f"{old}/"):
         return word
     return str(new) + word.removeprefix(str(old))

@@ -1,4 +1,4 @@
-"""A Ray cluster as a run uses it: connecting to it, and actors that run the run's programs."""
+"""Access to a Ray cluster: connecting to it, and starting actors that run the programs of a run."""
 
 import logging
 import os
@@ -28,20 +28,20 @@ SETTINGS = 4
 
 
 class ClusterUnreachable(DartTrainError):
-    """There is no Ray, no cluster, or it cannot be used from here; the message says which."""
+    """Ray is not installed, there is no cluster, or it cannot be used from here; the message says which."""
 
     hopeless = True
 
 
 def connect(address: str, timeout_s: float = CONNECT_S) -> str:
-    """Connect this process to a Ray cluster of which this machine is a node; returns the cluster's address.
+    """Connect this process to a Ray cluster that this machine is a node of; return the address of the cluster.
 
     Args:
         address: "auto", or host:port of the head node.
-        timeout_s: how long to wait for its first answer.
+        timeout_s: time limit for its first answer.
 
     Raises:
-        ClusterUnreachable: that is not so.
+        ClusterUnreachable: if the connection fails.
     """
     try:
         import ray
@@ -52,7 +52,7 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> str:
     if address != "auto":
         _answers(address, timeout_s)
     try:
-        # a signal is the launcher's to handle, and what actors print has logs of its own
+        # signals are handled by the launcher, and the output of actors has logs of its own
         with waiting_for(f"the Ray cluster at {address}"):
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
@@ -60,14 +60,14 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> str:
         if "ersion mismatch" in text:
             raise ClusterUnreachable(f"another Ray or Python runs the cluster: {text}") from error
         raise ClusterUnreachable(
-            f"no Ray cluster at {address!r} that this machine is a node of ({text[:200]}): `ray start --head` begins "
+            f"no Ray cluster at {address!r} that this machine is a node of ({text[:200]}): `ray start --head` starts "
             "one here, `ray start --address=HOST:6379` joins one"
         ) from error
     return str(ray.get_runtime_context().gcs_address)
 
 
 def _answers(address: str, timeout_s: float) -> None:
-    """See that Ray's head node listens there: Ray itself waits for minutes for what takes connections and is silent."""
+    """Check that Ray's head node answers. Ray itself waits for minutes for a server that accepts and stays silent."""
     host, _, port = address.rpartition(":")
     try:
         with (
@@ -93,28 +93,28 @@ def _see_settings(frame: bytes) -> None:
 
 
 def gpus() -> int:
-    """How many GPUs the cluster has."""
+    """Return the number of GPUs of the cluster."""
     import ray
 
     return int(ray.cluster_resources().get("GPU", 0))
 
 
 def here() -> str:
-    """Ray's id of this node."""
+    """Return Ray's id of this node."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """Options of an actor or task that is bound to one node and takes none of its resources."""
+    """Return the options that bind an actor or a task to one node without taking any of its resources."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def new_host(run: RunOnNodes, name: str, asks: dict[str, Any]) -> Any:
-    """An actor for one program. A part of its name is drawn: the name of a lost one is not free at once."""
+    """Create the actor of one program. Part of its name is random: the name of a lost actor is not free at once."""
     import ray
 
     label = f"{run.name}/{name}-{secrets.token_hex(2)}"
@@ -123,7 +123,7 @@ def new_host(run: RunOnNodes, name: str, asks: dict[str, Any]) -> Any:
 
 
 def open_window(run: str, root: str) -> Any:
-    """An actor on this node through which others look into a run's directory; one of a life before makes way."""
+    """Create the actor on this node that shows a run's directory to other nodes; it replaces one of an earlier life."""
     import ray
 
     name = f"{run}/window"
@@ -135,11 +135,11 @@ def open_window(run: str, root: str) -> Any:
 
 
 def ask_window(address: str, run: str, what: str, arguments: dict[str, Any], timeout_s: float = ANSWER_S) -> str:
-    """Ask a run on a cluster, from any of its nodes; see `RunWindow.ask`.
+    """Ask a run on a cluster, from any node of the cluster; see `RunWindow.ask`.
 
     Raises:
         ClusterUnreachable: if no run of this name is running there.
-        RunDirectoryError: as it says.
+        RunDirectoryError: if the run itself refuses the question.
     """
     connect(address, timeout_s)
     import ray
@@ -154,12 +154,12 @@ def ask_window(address: str, run: str, what: str, arguments: dict[str, Any], tim
     except (ValueError, ray.exceptions.RayError) as error:
         known = [name.removesuffix("/window") for name in ray.util.list_named_actors() if name.endswith("/window")]
         raise ClusterUnreachable(
-            f"no run {run!r} goes on on this cluster" + (f"; there are: {', '.join(known)}" if known else "")
+            f"no run {run!r} is running on this cluster" + (f"; running: {', '.join(known)}" if known else "")
         ) from error
 
 
 def told(asks: dict[str, Any]) -> str:
-    """Return what an actor asks of its node, for people; "" for nothing that a node may be short of."""
+    """Return the resources that an actor needs, for people; "" if a node always has them."""
     wanted = {"CPU": asks.get("num_cpus", 0), "GPU": asks.get("num_gpus", 0), **asks.get("resources", {})}
     listed = ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count)
     return f"{{{listed}}} free" if listed else ""
@@ -175,23 +175,23 @@ def start(
 
 
 def asks_of(kind: EngineKind, launch: Launch, *, shared: bool) -> dict[str, Any]:
-    """Return what an engine asks of its node: its GPUs, its part of a `shared` one, or a core for each thread. Pure."""
+    """Return the resources that an engine needs: GPUs, its part of a `shared` GPU, or a core for each thread. Pure."""
     if not launch.gpus:
         return {"num_cpus": getattr(kind, "threads", 1)}
     return {"num_cpus": 1, "num_gpus": launch.gpu_memory if shared else len(launch.gpus)}
 
 
 class EnginesOnNodes:
-    """Starts the engines of a rollout service on nodes of the cluster: see `replica.EngineNodes`."""
+    """Starts the engines of a rollout service on nodes of the cluster; see `replica.EngineNodes`."""
 
     def __init__(self, run: RunOnNodes, *, shared: bool = False) -> None:
-        """For a run whose engines and trainer have GPUs of their own, or are `shared`."""
+        """Remember the run. Its engines have GPUs of their own unless they are `shared` with the trainer."""
         self._run, self._shared = run, shared
 
     async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[RemoteProgram, str]:
         """See `replica.EngineNodes`."""
         if not url:
-            raise EngineError("these weights are on this node alone: publish them, for engines on others")
+            raise EngineError("these weights are on this node alone: publish them for engines on other nodes")
         name, asks = f"engine-{launch.index}", asks_of(kind, launch, shared=self._shared)
         actor = new_host(self._run, name, asks)
         begun = actor.start_server.remote(kind, replace(launch, path="", directory=Path()), url)

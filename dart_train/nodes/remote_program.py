@@ -1,9 +1,8 @@
 """RemoteProgram: a program on another node with the interface of a child process (`Process`).
 
 Invariants:
-    - Nothing here waits for a node but `begun` and `wait`, which have a deadline, and `kill_all`, which waits 2 s.
-    - What it prints and measures comes into the files of the launcher's run directory in the order in which it was
-      written there, once.
+    - Only `begun` and `wait`, which have a deadline, and `kill_all`, which waits 2 s, ever wait for a node.
+    - Output and metrics of the program are appended to files in the launcher's run directory, once and in order.
     - A lost node looks like a program that was killed (status -9); the log says so.
 """
 
@@ -20,11 +19,11 @@ from dart_train.nodes.program_host import HOST
 
 POLL_S = 0.3
 KILL_S = 2.0
-PATIENCE_S = 10.0  # an actor takes seconds to begin where nothing is in its way
+PATIENCE_S = 10.0  # starting an actor takes seconds even where resources are free
 
 
 class Polled:
-    """What ends elsewhere, and is looked at; `pid` is 0, which no program here has."""
+    """A program elsewhere that has to be polled; `pid` is 0, which no local program has."""
 
     def __init__(self, name: str) -> None:
         self.name, self.pid = name, 0
@@ -45,19 +44,19 @@ class Polled:
 
 
 class RemoteProgram(Polled):
-    """A program in an actor.
+    """A program that an actor runs.
 
     Args:
         actor: the Ray actor of a `ProgramHost`.
-        begun: what its start will return.
-        name: of the program.
-        asks: what it may have to wait for, for people, such as "{GPU: 2} free".
-        log: file for what it prints; None for none.
-        metrics: directory for what it measures; None for nowhere.
+        begun: reference to the result of its start.
+        name: name of the program.
+        asks: resources that it may have to wait for, in words, such as "{GPU: 2} free".
+        log: file for its output; None for no log.
+        metrics: directory for its metrics; None for no metrics.
 
     Attributes:
         returncode: its exit status; None while it runs.
-        started: what its start returned; None before.
+        started: result of its start; None before.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class RemoteProgram(Polled):
 
     @property
     def node(self) -> str:
-        """Address of the node that a process runs on; "" before it was started."""
+        """Address of the node that runs the program; "" before it was started."""
         return str((self.started or {}).get(HOST, ""))
 
     @property
@@ -89,7 +88,7 @@ class RemoteProgram(Polled):
         return f"{self.name} waits for a node with {self.asks} since {since}"
 
     def poll(self) -> int | None:
-        """See `Process`. Takes up what has come from the node since."""
+        """See `Process`. Also writes the new output of the program into its files."""
         import ray
 
         if self.returncode is not None or time.monotonic() - self._looked < POLL_S:
@@ -114,7 +113,7 @@ class RemoteProgram(Polled):
         return None
 
     def terminate(self) -> None:
-        """See `Process`. One that no node has yet is given up."""
+        """See `Process`. A program that no node runs yet is given up."""
         if self.started is None:
             self.kill_all()
         elif self.returncode is None:
@@ -128,7 +127,7 @@ class RemoteProgram(Polled):
             try:
                 if self.started is not None:
                     ray.get(self.actor.kill_all.remote(), timeout=KILL_S)
-            except ray.exceptions.RayError:  # it is lost, or does not answer: its actor's end ends it
+            except ray.exceptions.RayError:  # the actor is lost or does not answer; its end ends the program
                 pass
             self._end(-signal.SIGKILL)
 
@@ -142,7 +141,7 @@ class RemoteProgram(Polled):
             raise UpdateNotBegun(f"{self.name} cannot get {url}: {_first(error)}") from error
 
     async def begun(self) -> Any:
-        """Wait until a node has started it; returns what its start returned. Raises `EngineError`."""
+        """Wait until a node has started the program; return the result of its start. Raises `EngineError`."""
         while self.started is None and self.poll() is None:
             await asyncio.sleep(POLL_S)
         if self.started is None:
@@ -170,5 +169,5 @@ class RemoteProgram(Polled):
 
 
 def _first(error: Exception) -> str:
-    """Return the first line of an error's message, or of the error that was raised in an actor: Ray's fill pages."""
+    """Return the first line of an error, or of its cause in the actor: Ray's own messages fill pages."""
     return str(getattr(error, "cause", None) or error).strip().partition("\n")[0]

@@ -1,8 +1,8 @@
 """RemoteRanks: the ranks that train together on several nodes, as one program.
 
 Invariants:
-    - The first node's are started first: it tells where it listens, and the others meet it there.
-    - They end together: where one node's have failed, the others' wait for them in vain, and are killed.
+    - The ranks of the first node are started first: that node reports where it listens, and the others connect to it.
+    - All ranks end together: when those of one node have failed, the others would wait in vain, and are killed.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from dart_train.nodes.remote_program import Polled, RemoteProgram
 
 
 class RemoteRanks(Polled):
-    """A `Process` of several, one on each node.
+    """A `Process` that stands for one program on each node.
 
     Args:
-        first: that of the first node.
-        start_others: starts the others, given what the first one's node told of itself.
-        nodes: how many there are.
+        first: the program of the first node.
+        start_others: starts the programs of the other nodes, given the start result of the first one.
+        nodes: number of nodes.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The secrets of one run on several nodes: a token, and an authority that signs a certificate for each node.
 
-They are made when the run begins, lie in its directory, readable by this user alone, and travel to the nodes with Ray.
+They are created when the run begins, in its directory, where only this user can read them. Ray brings them to nodes.
 """
 
 import datetime
@@ -16,7 +16,7 @@ from dart_train.config.run_config import RUN_TOKEN_ENV
 from dart_train.core.train_errors import DartTrainError
 
 TOKEN_NAMES = (RUN_TOKEN_ENV, "DART_ENGINE_TOKEN", "VLLM_API_KEY")
-"""Environment variables under which desktops, our engines and vLLM look for the token."""
+"""Variables from which desktops, our engines and vLLM read the token."""
 
 AUTHORITY_ENV = "SSL_CERT_FILE"
 _LIFE = datetime.timedelta(days=365)
@@ -26,7 +26,7 @@ _USAGES = ("key_encipherment", "data_encipherment", "key_agreement", "content_co
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """A run's bearer token, and the certificate and key of its authority, PEM."""
+    """Bearer token of a run, and certificate and key of its authority, both PEM."""
 
     token: str
     authority: bytes
@@ -34,7 +34,7 @@ class RunKeys:
 
     @classmethod
     def of_run(cls, directory: Path) -> Self:
-        """Those that lie in a directory; made if none do."""
+        """Return the keys in a directory, creating them first if necessary."""
         files = [directory / name for name in ("token", "authority.pem", "authority.key")]
         if not all(file.exists() for file in files):
             make_directories(directory)
@@ -45,16 +45,16 @@ class RunKeys:
         return cls(token.decode(), authority, key)
 
     def certificate(self, host: str) -> tuple[bytes, bytes]:
-        """A certificate for a node's IP address, and its key, both PEM."""
+        """Return a certificate for a node's IP address, and its key, both PEM."""
         return _signed(host, self)
 
     def environment(self, authority: Path) -> dict[str, str]:
-        """Environment of a process that reaches the run's servers, or is one; `authority` names the file of trust."""
+        """Return the variables of servers of the run and their clients; `authority` is the file of the authority."""
         return {**dict.fromkeys(TOKEN_NAMES, self.token), AUTHORITY_ENV: str(authority)}
 
 
 def _signed(host: str | None, by: RunKeys | None) -> tuple[bytes, bytes]:
-    """Certificate and key, PEM: of a node, signed by an authority, or of an authority of its own."""
+    """Return certificate and key, PEM, of a node that the authority `by` signs for, or of a new authority."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

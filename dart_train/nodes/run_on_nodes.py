@@ -1,4 +1,4 @@
-"""What a run tells the nodes of a cluster, and how its processes come to start engines there."""
+"""The description of a run for the nodes of a cluster, and the way in which its processes start engines there."""
 
 import os
 
@@ -9,17 +9,17 @@ from dart_train.nodes.run_keys import RunKeys
 from dart_train.run.run_directory import RunDirectory
 
 SHARED_ENV = "DART_GPUS_SHARED"
-"""Tells a process of a run on Ray whether its engines have the trainer's GPUs: the launcher decided it."""
+"""Variable that tells a process of a run on Ray whether engines share the trainer's GPUs, as the launcher decided."""
 
 
 def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: bool) -> RunOnNodes:
-    """Return what nodes are told of a run. What gives access to database and object store comes from this environment.
+    """Return the description of a run. Credentials of database and object store come from this environment.
 
     Args:
         config: the run.
         run: its directory.
         cluster: address of the cluster.
-        shared: whether engines and trainer have the same GPUs.
+        shared: whether engines and trainer share their GPUs.
     """
     passed = [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]
     names = [*passed, *([config.data.url_env] if config.data.url_env else [])]
@@ -36,7 +36,7 @@ def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: boo
 
 
 def engines_on_nodes(config: RunConfig, run: RunDirectory) -> EnginesOnNodes | None:
-    """Where a process of a run starts its engines: on nodes of the cluster that it was started on; None elsewhere."""
+    """Return what starts engines on the cluster that this process was started on; None outside of a cluster."""
     address = os.environ.get(CLUSTER_ENV)
     if address is None:
         return None

@@ -1,13 +1,13 @@
 """The directory of one run: its paths, its lock, and how far it has come.
 
 Invariants:
-    - One launcher at a time holds the lock; the kernel frees it when that process and the processes that it started
-      have ended, however they end.
-    - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
-      everything that it leaves behind is in place. The same command therefore resumes a killed one.
-    - A run is defined by its resolved configuration; another one under the same name is refused, but for the settings
-      in `resume_changes`.
-    - `run.json` says which version of the package began the run; one whose formats may differ refuses to resume it.
+    - One launcher at a time holds the lock. The kernel releases it when that launcher and all processes that it started
+      have ended, for whatever reason.
+    - `state.json` is replaced atomically, so it is always complete. A phase is marked as finished only after its
+      results are in place. Running the same command again therefore resumes a killed run.
+    - A run is defined by its resolved configuration. A different configuration under the same name is refused, except
+      for the settings in `resume_changes`.
+    - `run.json` holds the version of the package that began the run; a version with other formats refuses to resume it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from dart_train.core.train_errors import DartTrainError, DiskFullError
 
 _log = logging.getLogger(__name__)
 MODULES_END_S = 15.0
-"""Seconds that processes of a killed launcher get to end."""
+"""Seconds that the processes of a killed launcher have to end."""
 
 MAX_SOCKET_PATH = 100
-"""Bytes that a Unix socket's path may have (the kernel takes 107)."""
+"""Longest path of a Unix socket in bytes (the kernel allows 107)."""
 
 FULL_DISK_BYTES = 1 << 18
-"""With less free space than this, failures are blamed on the full disk."""
+"""With less free space than this, an unexpected error is blamed on the full disk."""
 
-_AGAIN = "run the same command again, it goes on where it was; --runs-dir chooses another place"
+_AGAIN = "run the same command again to resume the run; --runs-dir chooses another place"
 
 
 class RunDirectoryError(DartTrainError):
-    """The run's directory cannot be used; the message says why and what to do."""
+    """The run directory cannot be used; the message says why and what to do."""
 
     hopeless = True
 
@@ -66,17 +66,17 @@ class RunDirectory:
 
     @property
     def data(self) -> Path:
-        """Trajectories, screenshots and the data base."""
+        """Directory of trajectories, screenshots and the database."""
         return self.root / "data"
 
     @property
     def database(self) -> Path:
-        """File of the run's own data base."""
+        """File of the run's own database."""
         return self.data / "dart.sqlite"
 
     @property
     def database_url(self) -> str:
-        """SQLAlchemy URL of the run's own data base."""
+        """SQLAlchemy URL of the run's own database."""
         return f"sqlite:///{self.database.resolve()}"
 
     @property
@@ -110,32 +110,32 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Return what the processes print."""
+        """Directory with the output of the processes."""
         return self.root / "logs"
 
     def metrics(self, process: str) -> Path:
-        """JSON lines of one process."""
+        """Return the metrics file of one process, which holds JSON lines."""
         return self.root / "metrics" / f"{process}.jsonl"
 
     def scores(self, label: str) -> Path:
-        """Result of one evaluation, in the directory with its episodes."""
+        """Return the result file of one evaluation, in the directory of its episodes."""
         return self.root / "eval" / label / "scores.json"
 
     @property
     def report(self) -> Path:
-        """The page for people."""
+        """The report as a page for people."""
         return self.root / "report.html"
 
     @property
     def figures(self) -> Path:
-        """The same for programs."""
+        """The report as JSON for programs."""
         return self.root / "report.json"
 
     def create(self) -> None:
         """Create the directories, or check the existing ones.
 
         Raises:
-            RunDirectoryError: if a directory cannot be written, or was made by a version that is too old.
+            RunDirectoryError: if a directory cannot be written, or if a version with other formats began the run.
         """
         written = self._written_by()
         if written is not None and not same_series(written):
@@ -159,27 +159,27 @@ class RunDirectory:
             write_json(self.root / "run.json", {"version": VERSION})
 
     def _written_by(self) -> str | None:
-        """Which version of the package began the run; None before it has begun."""
+        """Return the version of the package that began the run; None if the run has not begun."""
         path = self.root / "run.json"
         if path.exists():
             return str(read_json(path, f"remove {self.root} to start this run afresh").get("version"))
         begun = self.config.exists() or (self.root / "state.json").exists()
-        return "0.1.0" if begun else None  # which left no such file
+        return "0.1.0" if begun else None  # version 0.1.0 left no such file
 
 
 class RunDiskFullError(RunDirectoryError):
-    """No space is left for the run's directory, or the user's quota is used up."""
+    """The disk of the run directory is full, or the user's quota is used up."""
 
 
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
-    """A file system's error in words, with the next step."""
-    step = f"{remedy(error) or 'mend that'}, and {_AGAIN}"
+    """Return an error of the file system as a message with the next step."""
+    step = f"{remedy(error) or 'fix that'}, and {_AGAIN}"
     kind = RunDiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunDirectoryError
     return kind(f"cannot write to {path}: {error.strerror or error}; {step}")
 
 
 def disk_is_full(path: Path) -> bool:
-    """Return whether next to no space is left where `path` is."""
+    """Return whether the disk of `path` is nearly full."""
     try:
         return shutil.disk_usage(path).free < FULL_DISK_BYTES
     except OSError:  # there is nothing at `path`
@@ -188,14 +188,14 @@ def disk_is_full(path: Path) -> bool:
 
 @contextlib.contextmanager
 def explained_file_errors(root: Path) -> Iterator[None]:
-    """Turn errors of the file system in the block into readable ones; bugs pass through.
+    """Turn errors of the file system in the block into readable ones. Bugs pass through.
 
-    Libraries have errors of their own for that: `safetensors` (Rust) gives at least the number, and for others
-    (`torch.save`) the disk itself is asked whether it is full.
+    Some libraries raise errors of their own: those of `safetensors` (Rust) hold the error number; for others, such as
+    those of `torch.save`, the free space of the disk decides.
 
     Raises:
-        RunDirectoryError: the file system refused something.
-        DiskFullError: an unexpected error, and no space is left.
+        RunDirectoryError: if the file system refused an operation.
+        DiskFullError: if an unexpected error occurred and the disk is full.
     """
     try:
         yield
@@ -233,10 +233,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that the run has left; `remedy` says what to do about a damaged one.
+    """Read a JSON object from the run directory; `remedy` says what to do about a damaged file.
 
     Raises:
-        RunDirectoryError: if it is damaged.
+        RunDirectoryError: if the file is missing or damaged.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -250,7 +250,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 class RunState:
-    """How far a run has come: which phases have started and finished, and when."""
+    """The progress of a run: which phases have started and finished, and when."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -272,27 +272,27 @@ class RunState:
         self.save()
 
     def touch(self, phase: str) -> None:
-        """Extend the last span of the running phase until now, so that a kill loses only seconds of it."""
+        """Extend the last time span of the running phase until now, so that a kill loses only seconds."""
         self.values["phases"][phase]["spans"][-1][1] = time.time()
         self.save()
 
     def finish(self, phase: str, **facts: Any) -> None:
-        """A phase is over; `facts` are kept with it."""
+        """Record that a phase is over, with `facts` about it."""
         self.values["phases"][phase]["spans"][-1][1] = time.time()
         self.values["phases"][phase].update(facts, finished=time.time())
         self.save()
 
     def fact(self, phase: str, name: str, default: Any = None) -> Any:
-        """A fact that `finish` was given."""
+        """Return a fact that was recorded when a phase finished."""
         return self.values["phases"].get(phase, {}).get(name, default)
 
     def seconds(self, phase: str) -> float:
-        """Wall-clock seconds spent in a phase, breaks left out."""
+        """Return the wall-clock seconds spent in a phase, without interruptions."""
         spans = self.values["phases"].get(phase, {}).get("spans", [])
         return sum(end - start for start, end in spans if end is not None)
 
     def save(self) -> None:
-        """Write it down."""
+        """Write the state to its file."""
         write_json(self.path, self.values)
 
 
@@ -306,8 +306,8 @@ def _is_state(values: dict[str, Any]) -> bool:
 class RunLock:
     """Exclusive use of a run directory.
 
-    A launcher hands the lock's file to the processes that it starts, so that the lock of one that was killed is free
-    once its processes have ended, too: they save and tidy up, which nobody else may do at the same time. Processes that
+    A launcher passes the lock's file on to the processes that it starts. The lock of a killed launcher is free only
+    after these processes have ended: they save and clean up, which nobody else may do at the same time. Processes that
     do not end within `MODULES_END_S` are killed.
     """
 
@@ -316,7 +316,7 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def fileno(self) -> int:
-        """File descriptor to hand on."""
+        """Return the file descriptor that processes of the run keep open."""
         if self._file is None:
             raise ValueError("the lock is not held")
         return self._file.fileno()
@@ -324,7 +324,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         file = self._lock()
         while not self._path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
-            file.close()  # its holder removed it between our opening and locking it: that lock keeps nobody out
+            file.close()  # its holder removed the file between our open and our lock, so this lock excludes nobody
             file = self._lock()
         file.truncate(0)
         file.write(f"{os.getpid()} {start_time(os.getpid())}")
@@ -356,7 +356,7 @@ class RunLock:
             time.sleep(0.05)
 
     def _refuse_if_alive(self, file: IO[str]) -> None:
-        """Raise `RunDirectoryError` unless the launcher that has the lock is dead."""
+        """Raise `RunDirectoryError` unless the launcher that wrote the lock file is dead."""
         file.seek(0)
         pid, _, started = file.read().strip().partition(" ")
         if not started.isdigit() or not has_ended(int(pid), int(started)):
@@ -372,10 +372,10 @@ class RunLock:
 
 
 def _holders(fd: int) -> list[int]:
-    """Other processes of this user that have the same file open: those to which a launcher handed its lock."""
+    """Return the other processes of this user that have the lock file open."""
     wanted, found = os.fstat(fd), []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             for name in os.listdir(f"/proc/{pid}/fd"):
                 if pid != os.getpid() and os.path.samestat(wanted, os.stat(f"/proc/{pid}/fd/{name}")):
                     found.append(pid)

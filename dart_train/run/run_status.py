@@ -21,7 +21,7 @@ FILE = "processes.json"
 
 
 def write_processes(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
-    """Write down what a launcher keeps going, and where. A process elsewhere says on which `node` it is."""
+    """Write down the processes of a launcher, with the `node` of each process that runs elsewhere."""
     processes = {
         name: {"node": getattr(watched.process, "node", ""), "runs": watched.running, "restarts": watched.restarts}
         for supervisor in supervisors
@@ -31,7 +31,7 @@ def write_processes(run: RunDirectory, supervisors: list[Supervisor], waiting: l
 
 
 def launcher(run: RunDirectory) -> int | None:
-    """Process id of the launcher that has the run; None where none has."""
+    """Return the process id of the launcher that runs a run; None if no launcher does."""
     try:
         pid, _, started = (run.root / "run.lock").read_text().strip().partition(" ")
     except OSError:
@@ -40,10 +40,10 @@ def launcher(run: RunDirectory) -> int | None:
 
 
 def status(run: RunDirectory) -> str:
-    """Return the state of a run, in lines for people.
+    """Return the state of a run as lines of text.
 
     Raises:
-        RunDirectoryError: there is no such run.
+        RunDirectoryError: if there is no such run.
     """
     _check(run)
     state, pid = RunState(run.root / "state.json"), launcher(run)
@@ -64,12 +64,12 @@ def status(run: RunDirectory) -> str:
     ends = last_of_lives(read_metrics(run.metrics("rollout")))
     lines += [f"  {line}" for line in (*_forks(ends), *_teacher(ends), *_judges(ends))]
     if not pid:
-        lines.append("  the command that began it goes on with it")
+        lines.append("  the command that began it resumes it")
     return "\n".join(lines)
 
 
 def _alarms(run: RunDirectory) -> list[Alarm]:
-    """The alarms that the trainer's newest line says are raised."""
+    """Return the alarms that the newest metrics line of the trainer raises."""
     newest: dict[str, Any] = {}
     for row in read_metrics(run.metrics("trainer")):
         newest = row
@@ -77,7 +77,7 @@ def _alarms(run: RunDirectory) -> list[Alarm]:
 
 
 def _forks(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line about forks, by the last metrics line of each life; nothing for a run without."""
+    """Return a line about forks, from the last metrics line of each life; empty for a run without forks."""
     if not any("forks" in row for row in ends):
         return []
     given_up: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def _forks(ends: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _teacher(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line about the teacher, by the last metrics line of each life; nothing without a teacher."""
+    """Return a line about the teacher, from the last metrics line of each life; empty without a teacher."""
     lives = [said for row in ends if (said := row.get("teacher"))]
     if not lives:
         return []
@@ -99,7 +99,7 @@ def _teacher(ends: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _judges(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line about each judge, and what its answers have shown; nothing without judges."""
+    """Return a line about each judge and the faults that its answers show; empty without judges."""
     return [
         "; ".join([f"judge {name}: {judge_said(counts)}", *judge_faults(counts).values()])
         for name, counts in judge_counts(ends).items()
@@ -107,13 +107,13 @@ def _judges(ends: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def stop(run: RunDirectory) -> str:
-    """Tell the launcher of a run to end; returns what a person is told. Raises `RunDirectoryError`."""
+    """Tell the launcher of a run to stop; return a message for the user. Raises `RunDirectoryError`."""
     _check(run)
     pid = launcher(run)
     if pid is None:
         return f"{run.root.name} is not running"
     os.kill(pid, signal.SIGTERM)
-    return f"{run.root.name} ends; the same command goes on where it was"
+    return f"{run.root.name} is stopping; the same command resumes it"
 
 
 def log(run: RunDirectory, process: str, lines: int = 40) -> str:
@@ -139,7 +139,7 @@ def _check(run: RunDirectory) -> None:
 
 
 class RunWindow:
-    """A run's directory as other nodes look into it: an actor on the launcher's node."""
+    """A view of a run directory for other nodes; Ray runs it as an actor on the launcher's node."""
 
     def __init__(self, root: str) -> None:
         self._run = RunDirectory(Path(root))

@@ -1,4 +1,4 @@
-"""The data manager of a run: opened as the run's configuration says, for a process or the launcher."""
+"""Opening the data manager of a run with the settings of its configuration, for its processes and the launcher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dart_train.run.run_directory import RunDirectory
 def open_data(
     config: RunConfig, run: RunDirectory, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S
 ) -> DataManager:
-    """Open a run's data manager with its settings; calls wait `unavailable_timeout_s` for a database that is away."""
+    """Open a run's data manager; its calls retry for `unavailable_timeout_s` while the database is away."""
     data = DataManager.open(
         url=config.data.database_url() or run.database_url,
         root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",

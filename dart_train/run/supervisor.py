@@ -2,11 +2,11 @@
 
 Invariants:
     - Every child is tied to this process by the kernel: `kill -9` of the supervisor ends them too.
-    - A child that ends with 0 has finished its work, unless it is a service, which never has. Any other end is a
-      crash and is restarted, until there were `max_crashes` of them within `crash_window_s`: then `ProcessCrashed`
-      with what the child said last. An error that a restart cannot mend (`HOPELESS_STATUS`) is final at once.
-    - A child that lives but does not answer (`ProcessSpec.look`) is killed, and then like any that has crashed.
-    - `stop_all` sends SIGTERM, waits, then SIGKILLs; after it no child is left.
+    - A child that exits with 0 has finished its work, unless it is a service, which never finishes. Any other exit is a
+      crash. The child is restarted until there were `max_crashes` within `crash_window_s`; then `ProcessCrashed` is
+      raised with the last output. An error that a restart cannot fix (`HOPELESS_STATUS`) is final at once.
+    - A child that is alive but does not answer (`ProcessSpec.look`) is killed, which counts as a crash.
+    - `stop_all` sends SIGTERM, waits, then SIGKILLs; afterwards no child is left.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ FIRST_BACKOFF_S = 0.5
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 16
 ERROR_WINDOW_S = 1800.0
-"""Seconds for which errors with a message count: each can come after minutes of waiting."""
+"""Time window in seconds for crashes with an error message: each of them may come after minutes of waiting."""
 
 _ERROR_MARKS = ("error: ", "dart-gym: ", "dart-agent: ")
-"""How our programs begin the message that they end with."""
+"""The beginning of the last message of our programs."""
 
 
 class ProcessCrashed(DartTrainError):
-    """A process died again and again, or for good; the message holds what it said last."""
+    """A process crashed too often, or in a way that a restart cannot fix; the message holds its last output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class ProcessSpec:
     Attributes:
         max_crashes: give up at this many crashes within `crash_window_s`.
         crash_window_s: seconds.
-        service: it works until it is stopped; an end with status 0 is a crash like others.
-        look: asks it whether it still answers, in a thread; None where nothing can be asked.
-        look_period_s: seconds between two looks.
-        asks: what it asks of a node of a Ray cluster (`dart_train.nodes`): options of its actor.
+        service: whether it runs until it is stopped; then an exit with status 0 is a crash, too.
+        look: checks in a thread whether the process still answers; None for no check.
+        look_period_s: seconds between two checks.
+        asks: options of its actor on a Ray cluster (`dart_train.nodes`), such as resources.
     """
 
     name: str
@@ -71,7 +71,7 @@ class ProcessSpec:
 
 
 class Probe:
-    """Asks one process from time to time, in a thread, whether it answers; `given_up` once it has not for too often."""
+    """Checks a process periodically, in a thread; `given_up` is set after too many checks without an answer."""
 
     def __init__(self, look: Callable[[], Health], period_s: float) -> None:
         self._look, self._period_s = look, period_s
@@ -86,7 +86,7 @@ class Probe:
                 return
 
     def stop(self) -> None:
-        """Ask no more; a look that is under way ends by itself."""
+        """Stop checking; a check that is running ends by itself."""
         self._over.set()
 
 
@@ -107,12 +107,12 @@ class Watched:
 
     @property
     def running(self) -> bool:
-        """Return whether its process is alive."""
+        """Return whether the process is alive."""
         return self.process is not None and self.process.poll() is None
 
 
 def next_start(crashes: deque[float], now: float, spec: ProcessSpec, window_s: float | None = None) -> float | None:
-    """When a crashed process may start again (monotonic seconds); None when it has crashed too often. Pure."""
+    """Return when a crashed process may restart (monotonic seconds), or None if it crashed too often. Pure."""
     recent = [t for t in crashes if now - t <= (spec.crash_window_s if window_s is None else window_s)]
     if len(recent) >= spec.max_crashes:
         return None
@@ -120,7 +120,7 @@ def next_start(crashes: deque[float], now: float, spec: ProcessSpec, window_s: f
 
 
 def log_tail(path: Path, start: int = 0) -> str:
-    """Return the end of a log from byte `start` on; "" without a log."""
+    """Return the end of a log, from byte `start` at the earliest; "" if there is no log."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -129,7 +129,7 @@ def log_tail(path: Path, start: int = 0) -> str:
 
 
 def last_error(log: str) -> str:
-    """The message that one of our programs ended with, which may have several lines; "" if it ended otherwise."""
+    """Return the message with which one of our programs ended, which may have several lines; "" without one."""
     lines = log.splitlines()
     for index in range(len(lines) - 1, -1, -1):
         mark = next((mark for mark in _ERROR_MARKS if lines[index].startswith(mark)), None)
@@ -146,13 +146,13 @@ def start_child(
     directory: str | None = None,
     handed_on: Sequence[int] = (),
 ) -> ChildProcess:
-    """Start a program of a run as a child: what it prints goes into `log`, and it ends with this process.
+    """Start a program of a run as a child that ends with this process; its output goes to `log`.
 
     Args:
         argv: program and arguments.
-        environment: all of its environment.
-        log: file for what it prints.
-        directory: where it works; None for where this process does.
+        environment: its complete environment.
+        log: file for its output.
+        directory: its working directory; None for that of this process.
         handed_on: file descriptors that it keeps open.
     """
     return ChildProcess(
@@ -174,8 +174,8 @@ class Supervisor:
     Every process keeps the file descriptors `handed_on` open while it lives, such as a lock's.
 
     Args:
-        elsewhere: starts a process whose output goes into a log on a node of a cluster; None starts them here.
-        unavailable_timeout_s: seconds for which the disk may be full; a process that ends meanwhile starts again then.
+        elsewhere: starts a process on a node of a cluster, with its output in a local log; None starts processes here.
+        unavailable_timeout_s: seconds for which the disk may stay full; a process that ends meanwhile restarts later.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Supervisor:
     def _spawn(self, watched: Watched) -> None:
         spec = watched.spec
         with watched.log.open("ab", buffering=0) as log:
-            with contextlib.suppress(OSError):  # its disk may be full, which is waited for elsewhere
+            with contextlib.suppress(OSError):  # the disk may be full, which `check` waits for
                 log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
             watched.log_start = log.tell()
             if self._elsewhere is not None:
@@ -217,7 +217,7 @@ class Supervisor:
         """Reap processes that have ended and restart processes that have crashed.
 
         Raises:
-            ProcessCrashed: if a process crashed too often, or would crash again.
+            ProcessCrashed: if a process crashed too often, or in a way that a restart cannot fix.
         """
         now = time.monotonic()
         if self.disk.away and not disk_is_full(self.log_dir):
@@ -248,13 +248,13 @@ class Supervisor:
         if code == 0 and not watched.spec.service:
             watched.finished = True
             return
-        if disk_is_full(self.log_dir):  # what the process had to say is lost then; it is no crash of its own
+        if disk_is_full(self.log_dir):  # its last output is lost then, and it is not to blame
             watched.not_before = now + max(self.disk.failed("no space is left", watched.spec.name), FIRST_BACKOFF_S)
             if not self.disk.timed_out:
                 return
             raise ProcessCrashed(
                 f"process {watched.spec.name!r} ended with {describe_exit(code)}: no space is left on the device of "
-                f"{self.log_dir}; free some and run the same command again, it goes on where it was"
+                f"{self.log_dir}; free some and run the same command again to resume the run"
             )
         log = log_tail(watched.log, watched.log_start)
         message = last_error(log)
@@ -278,13 +278,13 @@ class Supervisor:
                     watched.process.wait(poll_s)
 
     def stop(self, name: str, grace_s: float = STOP_GRACE_S) -> None:
-        """End one process: SIGTERM, then SIGKILL to its process group. Forget it."""
+        """End one process by SIGTERM, then by SIGKILL to its process group, and forget it."""
         watched = self.processes.pop(name, None)
         if watched is not None:
             _end([watched], grace_s)
 
     def stop_all(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End all processes, the latest started first to be told."""
+        """End all processes; the one that was started last is told first."""
         found = list(self.processes.values())[::-1]
         self.processes.clear()
         _end(found, grace_s)
@@ -307,7 +307,7 @@ def _end(found: list[Watched], grace_s: float) -> None:
 
 
 def _last_words(watched: Watched, code: int, message: str, log: str) -> str:
-    """Return what a person is told of a process that is given up."""
+    """Return the message about a process that is given up."""
     count = len(watched.crashes)
     times = "" if count == 1 else f", {count} times"
     head = f"process {watched.spec.name!r} ended with {describe_exit(code)}{times}"
@@ -318,7 +318,7 @@ def _last_words(watched: Watched, code: int, message: str, log: str) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if code < 0:
         return f"signal {signal.Signals(-code).name}"
     return f"status {code}"
@@ -327,7 +327,7 @@ def describe_exit(code: int) -> str:
 def python_process(
     name: str, module: str, *args: str, threads: int = 1, service: bool = False, **env: str
 ) -> ProcessSpec:
-    """A `python -m module args...` of this interpreter, with its share of threads."""
+    """Return the specification of `python -m module args...` with this interpreter and its share of threads."""
     threading = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
     environment = {**threading, "PYTHONUNBUFFERED": "1", **env}
     return ProcessSpec(name, (sys.executable, "-m", module, *args), environment, service=service)

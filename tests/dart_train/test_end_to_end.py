@@ -145,4 +145,4 @@ def test_ctrl_c_leaves_nothing_and_the_same_command_goes_on(tmp_path):
     run.send_signal(signal.SIGINT)
     assert run.wait(60) == 130
     assert_nothing_left(tmp_path)
-    assert "the same command goes on where it was" in (tmp_path / "launcher.log").read_text()
+    assert "the same command resumes the run" in (tmp_path / "launcher.log").read_text()

@@ -1,1 +1,1 @@
-"""What is done with episodes that have ended and before they are recorded, beside the play."""
+"""Work on episodes between their end and their recording: judging. It runs beside the play."""

@@ -1,8 +1,8 @@
-"""Episodes that have ended: something is added to each, and then it is recorded. No worker waits for that.
+"""Work on episodes that have ended: something is added to each, then it is recorded. No worker waits for this.
 
 Invariants:
-    - Each episode that is handed in is recorded exactly once, with what was added to it until then.
-    - At the end what is not done within the time is recorded as it is.
+    - Each episode that is handed in is recorded exactly once, with what was added by then.
+    - When the service ends, episodes that are not done within the time limit are recorded as they are.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Callable
 from dart_agent.episodes.trajectory import Trajectory
 
 Record = Callable[[Trajectory, int], None]
-"""Has an episode recorded, with the number of members that complete its group."""
+"""Records an episode, with the number of members that complete its group."""
 MOST_WAITING = 64
-"""Episodes that may wait before workers begin no more."""
+"""Episodes that may wait before workers begin no new ones."""
 
 
 class EndedEpisodes:
-    """A desk for ended episodes.
+    """Works on ended episodes, many at the same time.
 
     Args:
-        add: adds to the episode that stands in the list, by putting another one in its place; it must not raise.
-        record: takes what is done.
+        add: adds to the episode in a list of one, by replacing it; must not raise.
+        record: takes each finished episode.
     """
 
     def __init__(self, add: Callable[[list[Trajectory]], Awaitable[None]], record: Record) -> None:
@@ -38,17 +38,17 @@ class EndedEpisodes:
 
     @property
     def full(self) -> bool:
-        """Return whether no episode should be begun before some are done."""
+        """Return whether workers should wait before they begin new episodes."""
         return len(self._running) >= MOST_WAITING
 
     def hand_in(self, trajectory: Trajectory, expected: int) -> None:
-        """Add to an episode, and have it recorded."""
+        """Add to an episode, then record it; returns at once."""
         task = asyncio.create_task(self._work(trajectory, expected))
         self._running[task] = None
         task.add_done_callback(lambda done: self._running.pop(done, None))
 
     async def settle(self, limit_s: float) -> None:
-        """Wait for what is being done; what takes longer is recorded as it is."""
+        """Wait for the episodes in work; record those that take longer than the limit as they are."""
         if self._running:
             await asyncio.wait([*self._running], timeout=limit_s)
         left = [*self._running]
@@ -60,5 +60,5 @@ class EndedEpisodes:
         standing = [trajectory]
         try:
             await self._add(standing)
-        finally:  # told to end as well
+        finally:  # also when cancelled
             self._record(standing[0], expected)

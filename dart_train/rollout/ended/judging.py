@@ -1,12 +1,12 @@
-"""Judging: what judges say of an episode is recorded beside its evaluator's score, before it is recorded.
+"""Judging: values of judges are recorded with an episode, beside the score of its evaluator.
 
-The reward of training is the evaluator's score and what the judges say, by their weights:
+The reward of training is the evaluator's score plus the weighted values of the judges:
 
     R = score + sum_k weight_k * value_k              over judges per episode
     r_t = sum_k weight_k * value_{k,t}                over judges per step
 
 Invariants:
-    - The score stays what it is, and an episode without one is not judged.
+    - The score is never changed, and an episode without a score is not judged.
     - A judge that fails, hangs or answers nonsense adds nothing, and is counted. The group is trained on without it.
 """
 
@@ -32,16 +32,15 @@ _log = logging.getLogger(__name__)
 
 
 class Judging:
-    """The judges of a rollout service, by name, or none.
+    """The judges of a rollout service, by name. There may be none.
 
     Args:
-        judges: each with its settings.
-        record: takes what is judged.
+        judges: each judge with its settings.
+        record: takes the judged episodes.
 
     Attributes:
-        counts: by judge, how many episodes were "judged", how many of these it called a success ("yes"), how many of
-            those the evaluator calls a failure ("wrong"), to how many it answered "nonsense", and of how many it said
-            nothing ("silent").
+        counts: counts of episodes by judge: "judged"; "yes", those that it called a success; "wrong", those of "yes"
+            that the evaluator calls a failure; "nonsense", unusable answers; "silent", no answer.
     """
 
     def __init__(self, judges: Mapping[str, tuple[RewardConfig, Judge]], record: Record) -> None:
@@ -58,37 +57,37 @@ class Judging:
 
     @property
     def waiting(self) -> int:
-        """Episodes that have been handed in and are not handed on yet."""
+        """Episodes that were handed in and are not handed on yet."""
         return self._ended.waiting
 
     @property
     def full(self) -> bool:
-        """Return whether no episode should be begun before some are judged."""
+        """Return whether workers should wait before they begin new episodes."""
         return self._ended.full
 
     async def start(self) -> None:
-        """Have the judges get ready. Raises `JudgeError`."""
+        """Prepare the judges. Raises `JudgeError`."""
         for _, judge in self._judges.values():
             await judge.start()
 
     def hand_in(self, trajectory: Trajectory, expected: int) -> None:
-        """Judge an episode that has ended, where that is to be done, and hand it on."""
+        """Judge an episode that has ended, if it is to be judged, and hand it on."""
         if self._judges and trajectory.trainable:
             self._ended.hand_in(trajectory, expected)
         else:
             self._record(trajectory, expected)
 
     async def settle(self, limit_s: float) -> None:
-        """Wait for what is being judged; what takes longer is handed on as it is."""
+        """Wait for the episodes in work; hand on those that take longer than the limit without judgements."""
         await self._ended.settle(limit_s)
 
     async def close(self) -> None:
-        """Let go of the judges. Call `settle` before."""
+        """Close the judges. Call `settle` before."""
         for _, judge in self._judges.values():
             await judge.close()
 
     def figures(self) -> dict[str, Any]:
-        """Return the judges' part of a metrics line; nothing without a judge."""
+        """Return the judges' part of a metrics line; empty without a judge."""
         return {"judges": {name: dict(counts) for name, counts in self.counts.items()}} if self._judges else {}
 
     async def _add(self, standing: list[Trajectory]) -> None:
@@ -105,10 +104,10 @@ class Judging:
         try:
             async with asyncio.timeout(config.timeout_s):
                 said = (await judge.judge(episode, screens)).checked(len(episode.steps))
-        except Exception as error:  # a program's, an engine's, or of somebody's judge: training goes on without it
+        except Exception as error:  # a program, an engine or a plug-in failed: training continues without it
             counts["silent"] += 1
             if counts["silent"] == 1:
-                _log.warning("the judge %s says nothing of an episode: %s: %s", name, type(error).__name__, error)
+                _log.warning("the judge %s did not judge an episode: %s: %s", name, type(error).__name__, error)
             return Judgement()
         missing = said.value is None if config.per == "episode" else not said.steps
         counts["nonsense" if missing else "judged"] += 1
@@ -120,7 +119,7 @@ class Judging:
         return said
 
     def _warn(self) -> None:
-        """Say once of each judge what its answers have shown."""
+        """Log each fault that the answers of a judge show, once."""
         for name, counts in self.counts.items():
             for kind, fault in judge_faults(counts).items():
                 if (name, kind) not in self._warned:
@@ -129,7 +128,7 @@ class Judging:
 
 
 def rewarded(episode: Trajectory, said: Mapping[str, Judgement], settings: Mapping[str, RewardConfig]) -> Trajectory:
-    """Return an episode with what judges said of it, and the rewards of training; see the module's formula. Pure."""
+    """Return an episode with the judgements and the rewards of training; see the formula above. Pure."""
     reward = episode.score or 0.0
     values: dict[str, float] = {}
     steps: list[Step] = list(episode.steps)
@@ -147,7 +146,7 @@ def rewarded(episode: Trajectory, said: Mapping[str, Judgement], settings: Mappi
 
 
 def screens_of(episode: Trajectory) -> Screens:
-    """Return the screenshots of an episode that was played just now."""
+    """Return the screenshots of an episode that is still in memory."""
     shown = [step.pixels.prompt[-1] for step in episode.steps if step.pixels is not None and step.pixels.prompt]
     last = episode.steps[-1].pixels if episode.steps else None
     after = [last.after] if last is not None and last.after is not None else []

@@ -1,9 +1,9 @@
-"""How many requests a replica gets at the same time: more while that helps it, fewer once it only queues them. Pure.
+"""The number of requests that a replica gets at the same time: it grows while that helps and shrinks on overload. Pure.
 
 Invariants:
-    - The limit stays within [least, most]. It grows only while it is what holds requests back, so an idle replica
-      does not gain a limit that it has never shown to bear.
-    - One overload shrinks it once, not with every look: after a cut it rests until what was sent before has ended.
+    - The limit stays within [least, most]. It grows only while it holds requests back, so an idle replica never gains a
+      limit that it has not proven to bear.
+    - One overload cuts the limit once. After a cut it rests until the requests sent before have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REST_LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """A replica's limit of requests at the same time; `rest` counts the looks until it may be cut again."""
+    """The limit of one replica; `rest` counts the looks until it may be cut again."""
 
     limit: int
     least: int
@@ -30,7 +30,7 @@ class Concurrency:
 
     @classmethod
     def begin(cls, least: int, most: int) -> Concurrency:
-        """Begin in the middle of what an engine may bear: it grows within seconds where that is too little."""
+        """Return a medium limit to begin with. It grows within seconds if that is too low."""
         return cls(limit=min(most, max(least, 32)), least=least, most=most)
 
 
@@ -40,12 +40,12 @@ def overloaded(info: EngineInfo) -> bool:
 
 
 def patience(limit_s: float, info: EngineInfo | None, most_s: float) -> float:
-    """Return the seconds that a request may take: `limit_s` for each round of requests before it and for its own.
+    """Return the time limit of a request: `limit_s` for each round of requests before it, and for its own round.
 
     Args:
-        limit_s: seconds of a request that is begun at once.
-        info: what the replica last said of its load; None before it did.
-        most_s: never more than this, but for `limit_s`.
+        limit_s: time limit in seconds of a request that begins at once.
+        info: the last reported load of the replica; None before the first report.
+        most_s: the longest time limit, unless `limit_s` is longer.
     """
     rounds = info.waiting / _at_once(info) if info is not None else 0.0
     return max(limit_s, min(most_s, limit_s * (1.0 + rounds)))
@@ -56,7 +56,7 @@ def _at_once(info: EngineInfo) -> int:
 
 
 def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:
-    """The limit after a look at a replica: additive growth in quarters, multiplicative cuts (AIMD)."""
+    """Return the limit after a look at a replica: additive growth, multiplicative cuts (AIMD). Pure."""
     if overloaded(info):
         if state.rest:
             return replace(state, rest=state.rest - 1)
@@ -69,5 +69,5 @@ def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:
 
 
 def shrink(state: Concurrency) -> Concurrency:
-    """The limit after a replica said that it is too busy."""
+    """Return the limit after a replica said that it is too busy."""
     return replace(state, limit=max(state.least, int(state.limit * CUT)), rest=REST_LOOKS)

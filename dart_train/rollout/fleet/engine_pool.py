@@ -1,10 +1,10 @@
-"""EnginePool: replicas of an engine behind one front: least load, stickiness, requests that are sent again.
+"""EnginePool: the replicas of an engine behind one interface, with least-load routing, stickiness and retries.
 
 Invariants:
-    - A request that a replica does not answer is sent to another one (or the same, restarted): no step is lost to
-      a dead replica. Only a request that is refused as wrong, that living replicas fail at `MAX_REFUSALS` times, or
-      that finds no replica for `unavailable_timeout_s`, fails with `EngineError`.
-    - What happens to a single replica is its `ReplicaLife`'s; the pool routes, counts and starts.
+    - A request that a replica does not answer is sent to another one, or to the same one after a restart, so no step is
+      lost to a dead replica. A request fails with `EngineError` only if it is refused as wrong, if living replicas fail
+      at it `MAX_REFUSALS` times, or if it finds no replica for `unavailable_timeout_s`.
+    - `ReplicaLife` handles everything about a single replica; the pool routes, counts and starts.
     - All state is changed on the event loop; decisions are the pure functions of `request_routing` and `concurrency`.
 """
 
@@ -36,10 +36,10 @@ class EnginePool:
 
     Args:
         directory: directory for the replicas' sockets and temporary files (a short path).
-        locks: update locks between services that share replicas by URL; None where there is no other.
+        locks: locks on updates, for services that share replicas by URL; None if no other service does.
         places: GPUs of the replicas that are started here.
-        on_wait: is told what the start waits for, and "" once it is over.
-        nodes: start the servers on nodes of a cluster; None starts them here.
+        on_wait: called with what the start waits for, and with "" once it is over.
+        nodes: starts the servers on nodes of a cluster; None starts them here.
 
     Attributes:
         reissued: requests that were sent again.
@@ -83,7 +83,7 @@ class EnginePool:
         await self.close()
 
     async def start(self) -> None:
-        """Start all replicas and return when the first answers.
+        """Start all replicas; return when the first one answers.
 
         Raises:
             EngineError: if none answers within `start_timeout_s`.
@@ -100,7 +100,7 @@ class EnginePool:
                 await self.close()
                 raise EngineError(f"no engine replica answered within {limit:.0f} s ({self._reasons()})")
             await self.fleet.changed.wait(min(deadline, time.monotonic() + WAIT_SAID_S))
-            if time.monotonic() >= began + WAIT_SAID_S:  # engines on a CPU take some seconds, which nobody need hear of
+            if time.monotonic() >= began + WAIT_SAID_S:  # an engine on a CPU takes some seconds: not worth a message
                 self._on_wait(f"no engine answers since {since}; it may take {limit:.0f} s ({self._reasons()})")
         self._on_wait("")
 
@@ -111,7 +111,7 @@ class EnginePool:
             _log.error("new weights will not get to the engines: %s", error)
 
     async def close(self) -> None:
-        """End all replicas that were started here. Idempotent."""
+        """Stop all replicas that were started here. Idempotent."""
         running, self._running = self._running, []
         for task in running:
             task.cancel()
@@ -121,11 +121,11 @@ class EnginePool:
             await self.sender.close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """Sample one response on any replica. Raises `EngineError` as the class says."""
+        """Sample one response on any replica. Raises `EngineError`; see the invariants above."""
         return (await self.generate_near(prompt, sampling, None))[0]
 
     async def generate_near(self, prompt: Prompt, sampling: Sampling, sticky: str | None) -> tuple[Generation, str]:
-        """Like `generate`, with the name of a replica to prefer; also returns the name of the one that answered."""
+        """Like `generate`, but prefer the named replica; also return the name of the replica that answered."""
         deadline = time.monotonic() + self.config.unavailable_timeout_s
         refusals, busy = 0, 0
         failed: set[str] = set()
@@ -157,7 +157,7 @@ class EnginePool:
                 return generation, name
 
     async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> str:
-        """The name of the replica that gets a request; waits until there is one."""
+        """Return the name of the replica for a request, after waiting until there is one."""
         while True:
             replica = route(self.replicas, sticky, avoid=avoid)
             if replica is not None:
@@ -177,7 +177,7 @@ class EnginePool:
 
 
 class EpisodeEngine:
-    """An `Engine` for one episode: its requests go to the same replica while that is sensible."""
+    """An `Engine` for one episode, which sends all requests to the same replica while that is sensible."""
 
     def __init__(self, pool: EnginePool) -> None:
         self._pool = pool
@@ -190,7 +190,7 @@ class EpisodeEngine:
 
 
 def _weight_sender(sync: SyncConfig, log_dir: str | Path | None) -> WeightSender | None:
-    """The process that streams weights, not started yet; None where replicas read them."""
+    """Return the process that streams weights, not started yet; None if replicas read the weights themselves."""
     if sync.transfer not in ("nccl", "tcp"):
         return None
     return WeightSender(

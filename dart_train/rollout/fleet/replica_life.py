@@ -1,14 +1,14 @@
-"""ReplicaLife: one replica from the pool's start to its end: started, admitted, asked, updated, started again.
+"""ReplicaLife: the life of one replica in a pool: start, admission, requests, updates, restarts.
 
 Invariants:
-    - A replica is READY only after it answered, serves the fleet's weights by its own word and, where they have a
+    - A replica is READY only after it has answered, serves the fleet's weights by its own report and, if they have a
       fingerprint, by its log-probabilities, and can still answer a request that was answered before.
-    - `Replica.verified` is set only after such a proof.
-    - A replica that fails is looked at at once, taken out of service, and started or connected to again, each time
-      after a longer pause, with the newest weights that a replica is known to have loaded: a circuit breaker.
-    - The pause begins anew only after a replica has stayed in service for as long as the longest pause and answered
+    - `Replica.verified` is set only after this proof.
+    - A replica that fails is examined at once, taken out of service, and restarted or reconnected, each time after a
+      longer pause (a circuit breaker). It gets the newest weights that any replica is known to have loaded.
+    - The pause is reset only after a replica has stayed in service for as long as the longest pause and has answered
       requests; the request that admits it does not count.
-    - A response whose versions are not those that its replica can have had is never handed on.
+    - A response whose versions its replica cannot have had is never returned.
 """
 
 import asyncio
@@ -47,21 +47,21 @@ FAILED_GRACE_S = 0.3
 LONGEST_LOOK_S = 15.0
 MAX_ERRORS = 3
 DRAIN_S = 60.0
-"""Longest wait for running requests before an update; then they are cut off."""
+"""Longest wait for running requests before an update; requests that run longer are cut off."""
 
 
 @dataclasses.dataclass(slots=True)
 class Fleet:
-    """What all replicas share.
+    """The state that all replicas share.
 
     Attributes:
-        weights: the newest that a replica is known to have loaded.
-        published: the newest that there are, known to be sound; another service may have loaded them already.
-        faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
-            (a request took too long), "failed" (errors), "stale" (another version than it was given), "update" and
-            "start" (it failed at one).
-        control: a request that was answered, cut to one token: what a sound replica answers as well.
-        changed: woken whenever a replica may take a request, or another request.
+        weights: the newest weights that a replica is known to have loaded.
+        published: the newest sound weights; another service may have loaded them already.
+        faults: number of times that replicas went out of service, by cause: "died", "silent" (no answer), "late" (a
+            request took too long), "failed" (errors), "stale" (reports another version than it was given), "update" and
+            "start" (one of these failed).
+        control: a request that was answered, cut to one token, which any sound replica answers.
+        changed: woken whenever a replica may take a request, or a further one.
     """
 
     config: EngineConfig
@@ -73,13 +73,13 @@ class Fleet:
     changed: Wakeup = dataclasses.field(default_factory=Wakeup)
 
     def loaded(self, weights: Weights) -> None:
-        """A replica is known to have loaded them: others are started with them from now on."""
+        """Note that a replica has loaded these weights; other replicas start with them from now on."""
         if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
             self.weights = weights
 
 
 class ReplicaLife:
-    """What happens to one replica."""
+    """The life of one replica."""
 
     def __init__(self, replica: Replica, fleet: Fleet) -> None:
         self.replica = replica
@@ -87,7 +87,7 @@ class ReplicaLife:
         self._config = fleet.config
 
     async def keep(self) -> None:
-        """Start the replica, watch it, start it again when it fails; until cancelled."""
+        """Start the replica, watch it and restart it when it fails, until cancelled."""
         replica = self.replica
         try:
             while True:
@@ -98,7 +98,7 @@ class ReplicaLife:
                     await self._admit()
                     self._set(ReplicaState.READY)
                     await self._watch()
-                except Exception as error:  # also of a plug-in's client, which must not end the replica for ever
+                except Exception as error:  # also from the client of a plug-in, which must not end the replica for good
                     known = isinstance(error, (EngineError, DartGymError, OSError))
                     if replica.state is not ReplicaState.DOWN:
                         why = str(error) if known else f"its client failed with {type(error).__name__}: {error}"
@@ -110,7 +110,7 @@ class ReplicaLife:
             self._set(ReplicaState.DOWN)
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """Send one request. Raises `EngineError`, also where the response is of a wrong version."""
+        """Send one request. Raises `EngineError`, also if the response has a wrong version."""
         replica, config = self.replica, self._config
         limit = patience(config.request_timeout_s, replica.info, config.unavailable_timeout_s)
         if replica.engine is None:
@@ -128,7 +128,7 @@ class ReplicaLife:
         except TimeoutError:
             self.take_out(f"no response within {limit:.0f} s", "late")
             raise EngineError(f"{replica.name} took too long") from None
-        except Exception as error:  # of a client, ours or a plug-in's: what a server sends must not end the service
+        except Exception as error:  # from any client, also of a plug-in: no server may end the service
             bad = BadResponse(f"{replica.name}: its client failed with {type(error).__name__}: {error}")
             self._count_bad(bad)
             raise bad from error
@@ -156,11 +156,11 @@ class ReplicaLife:
         """Load weights and verify that the replica serves them.
 
         Raises:
-            EngineBusy: it is not ready, does not answer, or another service updates it; nothing was done. This says
-                nothing about the weights.
-            UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
-            EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
-                again with the weights before.
+            EngineBusy: if it is not ready, does not answer, or another service updates it. Nothing was done, and this
+                says nothing about the weights.
+            UpdateNotBegun: if the weights could not be sent; it goes on with its present ones.
+            EngineError: if the update failed. It is out of service then, and serves nothing before a restart or before
+                the former weights are loaded again.
         """
         replica = self.replica
         if replica.engine is None or replica.state is not ReplicaState.READY:
@@ -185,25 +185,25 @@ class ReplicaLife:
                 replica.tainted = True
                 self.take_out(f"update to version {weights.version} failed: {error}", "update")
             raise
-        if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile, over something else
+        if replica.state is not ReplicaState.UPDATING:  # taken out of service in the meantime, for another reason
             raise EngineBusy(f"{replica.name} is {replica.state}: {replica.why_down}")
         self._set(ReplicaState.READY)
         if not weights.memory:  # a replica that starts reads files
             self._fleet.loaded(weights)
 
     async def _look_before_update(self) -> None:
-        """See that the replica answers, so that what fails from now on is about the weights. Raises `EngineBusy`."""
+        """Check that the replica answers, so that later failures are about the weights. Raises `EngineBusy`."""
         replica = self.replica
         try:
             if replica.died:
                 raise EngineError("its process has ended")
             await replica.look(min(LONGEST_LOOK_S, self._config.request_timeout_s))
         except EngineMismatch:
-            pass  # it serves another version than it was given; the update mends that, or `_watch` sees it
+            pass  # it reports another version than it was given; the update fixes that, or `_watch` notices
         except EngineError as error:
             self._wrong(str(error), error)
             raise EngineBusy(f"{replica.name} does not answer: {error}") from error
-        if replica.state is not ReplicaState.READY:  # meanwhile
+        if replica.state is not ReplicaState.READY:  # changed in the meantime
             raise EngineBusy(f"{replica.name} is {replica.state}")
 
     def take_out(self, reason: str, kind: str = "failed") -> None:
@@ -213,14 +213,14 @@ class ReplicaLife:
             self.replica.alarm.set()
 
     def give_less(self) -> None:
-        """The replica said that it is too busy: send it fewer requests at the same time."""
+        """Lower the limit of requests at the same time, after the replica said that it is too busy."""
         self.replica.concurrency = shrink(self.replica.concurrency)
 
     async def is_to_blame(self, error: EngineError, *, late: bool = False) -> bool:
-        """After a failed request: whether the replica is what is wrong. It is out of service then.
+        """Return whether the replica is the cause of a failed request; it is out of service then.
 
-        The experiment is another request, one that was answered before: a replica that fails at it, too, is to blame.
-        One that was `late` needs no experiment.
+        The test is a request that was answered before: a replica that fails at it as well is to blame. A replica that
+        was `late` is to blame without a test.
         """
         replica, control = self.replica, self._fleet.control
         async with replica.examining:
@@ -251,17 +251,17 @@ class ReplicaLife:
     # --- starting and watching ----------------------------------------------------------------------------------
 
     async def _admit(self) -> None:
-        """Wait until the replica answers and serves the fleet's weights, which are loaded where it does not.
+        """Wait until the replica answers and serves the fleet's weights, and load them if it does not.
 
-        Newer ones that another service gave it are left as they are.
+        Newer weights from another service are kept.
 
         Raises:
-            EngineError: it does not get there.
+            EngineError: if it cannot be admitted.
         """
         replica, fleet = self.replica, self._fleet
         info = await replica.until_ready(self._config.start_timeout_s)
         async with fleet.locks.held(replica, self._config.start_timeout_s):
-            if not replica.spec.owned:  # somebody else may have updated it while we waited
+            if not replica.spec.owned:  # another service may have updated it while we waited
                 info = await replica.look(self._config.request_timeout_s)
             weights = fleet.weights
             if info.version == weights.version and not replica.tainted:
@@ -274,7 +274,7 @@ class ReplicaLife:
         _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
 
     async def _watch(self) -> None:
-        """Return when the replica is out of service; raise `EngineError` when its process has ended."""
+        """Return once the replica is out of service; raise `EngineError` if its process has ended."""
         replica = self.replica
         silent = 0
         since = time.monotonic()
@@ -288,7 +288,7 @@ class ReplicaLife:
             if replica.died:
                 raise EngineError("its process has ended")
             if replica.state is not ReplicaState.READY:
-                continue  # an update has its own time limit, and the server may not answer meanwhile
+                continue  # an update has its own time limit, during which the server may not answer
             try:
                 await replica.look(min(LONGEST_LOOK_S, self._config.request_timeout_s))
             except EngineMismatch as error:
@@ -301,11 +301,11 @@ class ReplicaLife:
             else:
                 silent = 0
                 if replica.requests > probed and time.monotonic() - since > self._config.max_backoff_s:
-                    replica.failures = 0  # not after the probe alone: it may die at the next request, each time
+                    replica.failures = 0  # the probe alone does not count: the next request may kill it, each time
                 self._fleet.changed.wake()  # its limit may have grown
 
     def _wrong(self, reason: str, error: EngineError) -> None:
-        """Take the replica out of service over what it said, or did not say."""
+        """Take the replica out of service because of its report, or because it gave none."""
         stale = isinstance(error, EngineMismatch)
         self.replica.tainted = self.replica.tainted or stale
         self.take_out(reason, "stale" if stale else "silent")
@@ -324,14 +324,14 @@ class ReplicaLife:
     # --- weights ------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Wait until the replica has ended its requests, at most `DRAIN_S`: what is left then is cut off."""
+        """Wait until the replica has no requests left, at most `DRAIN_S`; the rest is cut off."""
         self._set(ReplicaState.DRAINING)
         deadline = time.monotonic() + DRAIN_S
         while self.replica.in_flight and self.replica.usable and time.monotonic() < deadline:
             await self._fleet.changed.wait(deadline)
 
     async def _gathered(self, weights: Weights) -> None:
-        """Wait until a trainer has all of a version in its memory.
+        """Wait until a trainer has a version complete in its memory.
 
         Raises:
             UpdateNotBegun: if the version cannot be read within `start_timeout_s`.
@@ -343,12 +343,12 @@ class ReplicaLife:
             raise UpdateNotBegun(f"version {weights.version} does not come: {error}") from error
 
     async def _load(self, weights: Weights) -> None:
-        """Have the replica load weights, and find out whether it did.
+        """Load weights into the replica, and verify that it serves them.
 
-        One that serves this version already is only compared with it: another service was faster.
+        If another service was faster and the replica serves this version already, it is only verified.
 
         Raises:
-            EngineError: it did not; it may hold a mixture of old and new ones.
+            EngineError: if it does not serve them; it may hold a mixture of old and new weights.
         """
         replica = self.replica
         if replica.engine is None:
@@ -371,7 +371,7 @@ class ReplicaLife:
             replica.updating_to = None
 
     async def _check(self, weights: Weights) -> bool:
-        """Compare the replica's answers with the weights' fingerprint, False without one. Raises `EngineMismatch`."""
+        """Verify the replica by the weights' fingerprint; False if they have none. Raises `EngineMismatch`."""
         engine, tolerance = self.replica.engine, self._config.fingerprint_tolerance
         if tolerance is None or not weights.path or engine is None:
             return False
@@ -389,7 +389,7 @@ class ReplicaLife:
             raise EngineError(f"{self.replica.name} did not answer the fingerprint's prompts in time") from None
 
     async def _adopt(self) -> bool:
-        """Return whether the replica serves newer weights than we gave it, and by fingerprint the newest published."""
+        """Return whether the replica serves newer weights from another service, verified as the newest published."""
         replica, fleet = self.replica, self._fleet
         newest, engine = fleet.published, replica.engine
         if newest is None or engine is None or replica.updating_to is not None or replica.spec.owned:
@@ -404,7 +404,7 @@ class ReplicaLife:
             _log.info("engine %s serves other weights than it was given: %s", replica.name, error)
             return False
         if replica.engine is not engine:
-            return False  # it was connected to anew meanwhile
+            return False  # it was reconnected in the meantime
         replica.version = replica.verified = serves
         replica.tainted = False
         fleet.loaded(newest)

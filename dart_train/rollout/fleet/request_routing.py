@@ -1,4 +1,4 @@
-"""Which replica gets a request, and what becomes of one that failed. Pure."""
+"""Routing: which replica gets a request, and what happens to a failed one. Pure."""
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ STICKY_SLACK = 2
 
 
 class Routable(Protocol):
-    """What routing looks at of a replica."""
+    """A replica as routing sees it."""
 
     name: str
     state: ReplicaState
@@ -20,27 +20,27 @@ class Routable(Protocol):
 
     @property
     def limit(self) -> int:
-        """Most requests that it gets at a time."""
+        """Largest number of requests that it gets at the same time."""
 
 
 _R = TypeVar("_R", bound=Routable)
 
 
 class Verdict(StrEnum):
-    """What a failed request says."""
+    """The conclusion from a failed request."""
 
     FINAL = "final"
-    """The request itself is wrong: nobody would serve it otherwise."""
+    """The request itself is wrong: no other replica would serve it."""
     BUSY = "busy"
-    """The replica has too much to do: somebody else now, or the same later."""
+    """The replica has too much to do: try another one now, or the same one later."""
     LATE = "late"
-    """The replica stands still."""
+    """The replica hangs."""
     SUSPECT = "suspect"
-    """The replica or the request is wrong: it is to be found out which. A bad response says that, too."""
+    """The replica or the request is wrong, which a test must decide. A bad response counts as this, too."""
 
 
 def judge(error: EngineError) -> Verdict:
-    """Return what an error of a request says."""
+    """Return the conclusion from a request's error."""
     match error:
         case RequestRefused():
             return Verdict.FINAL
@@ -56,10 +56,11 @@ def route(
 ) -> _R | None:
     """Choose a replica for a request.
 
-    READY replicas go before UPDATING ones, and those that have not failed at this request before those that have.
-    Among them the last one of the episode (its caches hold the episode's images) unless it has more than `slack`
-    requests above the least loaded; else the least loaded, the first of equals. One that is at its limit gets nothing:
-    the request waits for it, even where another one is UPDATING. None without one now.
+    READY replicas come before UPDATING ones, and those that have not failed at this request before those that have.
+    Among them the replica of the episode is preferred, whose caches hold the episode's images, unless it has more than
+    `slack` requests above the least loaded one. Otherwise the least loaded replica is chosen, the first among equals. A
+    replica at its limit gets nothing: the request waits for it, even if another one is UPDATING. Returns None if there
+    is no replica now.
     """
     for state in (ReplicaState.READY, ReplicaState.UPDATING):
         there = [replica for replica in replicas if replica.state is state]

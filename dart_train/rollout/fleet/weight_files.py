@@ -1,7 +1,7 @@
-"""Weights of a version: where they are, and what can be known of their files before an engine loads them.
+"""Weights of a version: their places, and the checks of their files before an engine loads them.
 
-A server may end over weights that are cut off or do not fit (vLLM does), or serve damaged ones: all that is found here
-first, from the headers and the digests of the files.
+A server may crash over weights that are truncated or do not fit (vLLM does), or serve damaged ones. The headers and the
+digests of the files show this beforehand.
 """
 
 import json
@@ -25,9 +25,9 @@ class Weights:
     Attributes:
         path: directory on this node.
         version: number of the version.
-        url: where other nodes find it; "" where it is on this node alone.
-        memory: where a trainer on this node has them in its memory (`dart_weight_socket`), while the directory is not
-            there yet; "" otherwise.
+        url: address from which other nodes fetch it; "" if it is on this node alone.
+        memory: address at which a trainer on this node offers it from memory (`dart_weight_socket`), while its
+            directory does not exist yet; "" otherwise.
     """
 
     path: str
@@ -37,14 +37,14 @@ class Weights:
 
 
 def in_memory(fact: Mapping[str, Any] | None) -> Weights | None:
-    """Return the weights that a trainer on this node has in its memory, as it says (`checkpoint_rows.IN_MEMORY`)."""
+    """Return the weights in a trainer's memory on this node, from its announcement (`checkpoint_rows.IN_MEMORY`)."""
     if fact is None or not Path(fact["address"].removeprefix(SCHEME)).is_socket():
         return None
     return Weights(fact["path"], fact["version"], memory=f"{fact['address']}#{fact['version']}")
 
 
 def published_fingerprint(weights: Weights) -> Fingerprint | None:
-    """Return the fingerprint of weights, from where they are; None if they have none.
+    """Return the fingerprint of weights, from memory or files; None if they have no fingerprint.
 
     Raises:
         CheckpointError: if it is unreadable, or the trainer has ended and left no files.
@@ -55,18 +55,18 @@ def published_fingerprint(weights: Weights) -> Fingerprint | None:
         fields = read_facts(weights.memory)["fingerprint"]
         return None if fields is None else fingerprint_of_fields(fields)
     except (NotReadError, ValueError, KeyError, TypeError) as error:
-        found = read_fingerprint(weights.path)  # its files may be there by now
+        found = read_fingerprint(weights.path)  # its files may exist by now
         if found is None:
             raise CheckpointError(f"version {weights.version} has no fingerprint to compare with: {error}") from error
         return found
 
 
 class BrokenFileError(Exception):
-    """A file of weights is not whole; the message says how."""
+    """A file of weights is damaged; the message says how."""
 
 
 def why_unusable(path: str | Path) -> str:
-    """Look at a checkpoint directory; return what is wrong, "" if nothing is. Its files are read, for their digests."""
+    """Return what is wrong with a checkpoint directory, or "". Reads all of its files, for the digests."""
     directory = Path(path)
     if not directory.is_dir():
         return f"{directory} is no directory"
@@ -84,10 +84,10 @@ def why_unusable(path: str | Path) -> str:
 
 
 def why_unfit(path: str | Path, serving: str | Path) -> str:
-    """Compare the tensors of a checkpoint with those of the one that is being served; "" where they fit.
+    """Return how the tensors of a checkpoint differ from those of the served one, or "" if they fit.
 
-    Only shapes under the same name are compared: two writers of one model may name tensors otherwise, or leave tied
-    ones out. Both directories must be readable here; what cannot be read is for `why_unusable` to tell, and fits.
+    Only shapes under the same name are compared, because two writers of one model may use different names or leave out
+    tied tensors. Both directories must be readable here. Unreadable files are left to `why_unusable`.
     """
     try:
         new, old = tensor_shapes(Path(path)), tensor_shapes(Path(serving))
@@ -97,7 +97,7 @@ def why_unfit(path: str | Path, serving: str | Path) -> str:
 
 
 def different_shapes(new: Mapping[str, tuple[int, ...]], old: Mapping[str, tuple[int, ...]]) -> str:
-    """Say how tensors of the same name differ; "" where they do not. Pure."""
+    """Return how tensors of the same name differ in shape, or "". Pure."""
     other = [name for name in sorted(new.keys() & old.keys()) if new[name] != old[name]]
     if not other:
         return ""
@@ -106,7 +106,7 @@ def different_shapes(new: Mapping[str, tuple[int, ...]], old: Mapping[str, tuple
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
-    """Shapes by name over all *.safetensors of a directory; None without any. Raises `BrokenFileError`."""
+    """Return shapes by name over all *.safetensors of a directory; None without any. Raises `BrokenFileError`."""
     files = sorted(directory.glob("*.safetensors"))
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
@@ -119,7 +119,7 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
 
 
 def _why_incomplete(directory: Path, shapes: Mapping[str, object]) -> str:
-    """Return whether all tensors are there that the index of a checkpoint in several files names."""
+    """Return which tensors of the index are missing, for a checkpoint in several files, or ""."""
     index = directory / "model.safetensors.index.json"
     try:
         names = json.loads(index.read_bytes())["weight_map"].keys()

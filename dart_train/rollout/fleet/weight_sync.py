@@ -1,19 +1,19 @@
-"""WeightSync: brings newly published checkpoints into the replicas, a few at a time, while the others go on.
+"""WeightSync: loads newly published checkpoints into the replicas, a few at a time, while the others go on serving.
 
 Invariants:
-    - The newest checkpoint is looked up before each single update, so a newer one supersedes what has not begun.
-    - At most `updates_at_once` replicas are being updated at any time, and never the last one that serves while
-      another one may come back within `ALONE_S`: after that, stale rollouts cost more than a moment without an engine.
-    - Services that share a replica update it one at a time (`locks`); its turn comes again where another one has it.
-    - A version is tried on one replica first; the others follow when that one is known to serve it.
-    - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
-      taken out of service and restarted with the last weights that were verified; a checkpoint that fails
-      `MAX_FAILURES` times, whose files are incomplete, or whose tensors are not those of the model, is skipped with a
-      logged reason, and the next one is tried when it comes.
+    - The newest checkpoint is looked up before each single update, so a newer one supersedes all updates that have not
+      begun.
+    - At most `updates_at_once` replicas are updated at any time. The last serving replica is not updated while another
+      one may come back within `ALONE_S`; after that, stale rollouts cost more than a moment without an engine.
+    - Services that share a replica update it one at a time (`locks`); if another service has the lock, it is retried.
+    - A version is tried on one replica first; the others follow once that one is known to serve it.
+    - An update counts only if the replica itself reports the version and shows its fingerprint. A replica that fails is
+      taken out of service and restarted with the last verified weights. A checkpoint is skipped with a logged reason if
+      it fails `MAX_FAILURES` times, its files are incomplete, or its tensors do not fit the model.
     - Nothing here ends the service: a database that is away is asked again.
-    - A version in the trainer's memory comes before those in files. One that cannot be read there costs no replica its
-      place: it goes on with its old weights, and the newest files are next. Replicas start from files alone. One that
-      serves a version from memory never goes back to older files.
+    - A version in the trainer's memory comes before those in files. If it cannot be read there, the replica stays in
+      service with its old weights, and the newest files are next. Replicas start from files alone. A replica never goes
+      back from a version in memory to older files.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ def next_stale(
     begun: Collection[str] = (),
     spare_last: bool = True,
 ) -> list[Replica]:
-    """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
+    """Return the replicas whose update to a version may begin now, those with the oldest weights first. Pure.
 
-    Until one is `proven` to serve it, one at a time; the only one that serves waits for another to come back if
-    `spare_last`.
+    Until one replica is `proven` to serve the version, only one is updated. If `spare_last`, the only serving replica
+    waits for another one to come back.
     """
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY and replica.name not in begun]
     stale = sorted((r for r in ready if r.version != version), key=lambda replica: replica.version)
@@ -59,7 +59,7 @@ def next_stale(
     room = (at_once if proven else 1) - len(under_way)
     others = [replica for replica in replicas if replica not in ready]
     if len(ready) > 1 or (spare_last and any(replica.failures < HOPELESS_FAILURES for replica in others)):
-        room = min(room, len(ready) - 1)  # somebody goes on serving
+        room = min(room, len(ready) - 1)  # one replica keeps serving
     return stale[: max(0, room)]
 
 
@@ -67,11 +67,11 @@ class WeightSync:
     """Watches the checkpoint table and updates the pool.
 
     Args:
-        newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
-        offered: returns the weights that a trainer has in its memory, None without any; may do the same.
+        newest: returns the newest readable checkpoint, or None; may block, and raise `DataError`.
+        offered: returns the weights that a trainer has in its memory, or None; may block and raise as well.
 
     Attributes:
-        from_memory: how many of `updates` came from a trainer's memory.
+        from_memory: number of `updates` that came from a trainer's memory.
         skipped: checkpoints that were given up, with the reason.
     """
 
@@ -89,35 +89,35 @@ class WeightSync:
         self._interval = interval_s
         self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
-        self.unread: Counter[int] = Counter()  # versions that were not read from memory
-        self._read: set[int] = set()  # versions that were, and verified
+        self.unread: Counter[int] = Counter()  # failures by version to read it from memory
+        self._read: set[int] = set()  # versions that were read from memory, and verified
         self._checked: Weights | None = None
         self._running: set[str] = set()
         self._ended = Wakeup()
-        self._alone_since: float | None = None  # since when a single replica serves
+        self._alone_since: float | None = None  # when the only serving replica became the only one
         self.target: Weights | None = None
         self.updates = self.failed = self.from_memory = 0
         self.update_s = 0.0
         self.skipped: dict[Weights, str] = {}
 
     async def run(self) -> None:
-        """Update replicas as checkpoints come, until cancelled."""
+        """Update replicas as new checkpoints appear, until cancelled."""
         async with TaskGroup() as group:
             while True:
                 await self.begin(group)
                 await self._ended.wait(time.monotonic() + self._interval)
 
     async def begin(self, group: TaskGroup) -> int:
-        """Look up the newest checkpoint, and begin the updates to it that may begin now; return how many they are."""
+        """Look up the newest checkpoint and begin the updates that may begin now; return their number."""
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
         self.target = self.pool.fleet.published = weights
         if not weights.memory and not Path(self.pool.fleet.weights.path).is_dir():
-            self.pool.fleet.weights = weights  # those were pruned: a replica could not be started with them any more
+            self.pool.fleet.weights = weights  # the former ones were pruned: replicas can no longer start with them
         proven = any(replica.usable and replica.verified == weights.version for replica in self.pool.replicas)
         if proven and not weights.memory:
-            self.pool.fleet.loaded(weights)  # also where all got it from memory, before its files were there
+            self.pool.fleet.loaded(weights)  # also if all replicas read it from memory before its files existed
         stale = next_stale(
             self.pool.replicas,
             weights.version,
@@ -146,10 +146,10 @@ class WeightSync:
         try:
             await self.pool.lives[replica.name].update(weights)
         except EngineBusy:
-            return  # it went out of service before; its turn comes again
+            return  # it went out of service before the update; a later look tries again
         except EngineError as error:
             self.failed += 1
-            if weights.memory:  # says nothing about the files, which are next
+            if weights.memory:  # this says nothing about the files, which are next
                 self.unread[weights.version] += MAX_FAILURES if isinstance(error, UpdateNotBegun) else 1
                 _log.warning("version %d was not read from memory: %s", weights.version, error)
                 return
@@ -179,7 +179,7 @@ class WeightSync:
         return Weights(found.path, found.version, found.url) if found is not None else None
 
     async def _sound(self, weights: Weights) -> bool:
-        """Return whether its files are whole and its tensors those of the model. In memory, engines look themselves."""
+        """Return whether files are complete and tensors fit the model. Engines check weights in memory themselves."""
         if weights != self._checked and not weights.memory:
             reason = await asyncio.to_thread(why_unusable, weights.path)
             reason = reason or await asyncio.to_thread(why_unfit, weights.path, self.pool.fleet.weights.path)

@@ -1,1 +1,1 @@
-"""Forks: an episode played on from one of its steps, on another desktop that was brought there by replaying it."""
+"""Forks: continuing a recorded episode from one of its steps, on another desktop that replays the steps before."""

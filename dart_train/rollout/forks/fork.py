@@ -1,4 +1,4 @@
-"""A fork: from which step of which episode continuations are played, and what has to be replayed to get there. Pure."""
+"""A fork: the step of an episode where continuations begin, and the decisions to replay before it. Pure."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,14 +7,15 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fork:
-    """A step of an episode from which other continuations are played.
+    """A step of an episode from which continuations are played.
 
     Attributes:
         parent: id of the trajectory that is forked.
-        prefix: the decisions before the fork, from the episode's beginning, those of the parent's own fork included.
-        recorded: the decision that the parent took at the fork; its prompt shows what must be seen there again.
+        prefix: the decisions before the fork, from the beginning of the episode, including the prefix of the parent if
+            that is itself a continuation.
+        recorded: the parent's decision at the fork; its prompt shows what must be seen there again.
         depth: 1 for a fork of a rollout, 2 for a fork of a fork's continuation.
-        tolerance: share of the pixels of each screenshot in the prompt that may differ.
+        tolerance: share of the pixels of each screenshot of the prompt that may differ.
     """
 
     parent: str
@@ -25,17 +26,17 @@ class Fork:
 
     @property
     def step(self) -> int:
-        """Decisions of the episode before the fork."""
+        """Number of decisions before the fork."""
         return len(self.prefix)
 
 
 def fork_at(episode: Trajectory, step: int, own: Fork | None, tolerance: float) -> Fork:
-    """Return the fork at a recorded step of an episode, which is itself the continuation of its `own` fork, or None.
+    """Return the fork at a recorded step of an episode.
 
     Args:
-        episode: as it was played, with pixels.
-        step: place among its recorded steps.
-        own: the fork that it continues.
+        episode: the episode as it was played, with pixels.
+        step: index among its recorded steps.
+        own: the fork that the episode itself continues; None for an episode that is not a continuation.
         tolerance: see `Fork`.
     """
     before = own.prefix if own is not None else ()
@@ -45,9 +46,9 @@ def fork_at(episode: Trajectory, step: int, own: Fork | None, tolerance: float) 
 
 
 def can_fork(episode: Trajectory, step: int) -> bool:
-    """Return whether an episode can be forked at one of its recorded steps: something is replayed, and all of it known.
+    """Return whether an episode can be forked at a recorded step: all steps before it are known and can be replayed.
 
-    The first step is no fork: its continuations would be another group of the same seed.
+    The first step is excluded: its continuations would only be another group of the same seed.
     """
     return (
         0 < step < len(episode.steps)

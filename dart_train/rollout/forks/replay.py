@@ -1,10 +1,10 @@
-"""Replaying: a policy that takes recorded decisions until it is at a fork, and decides by itself from there on.
+"""Replaying: a policy that takes recorded decisions up to a fork, and decides by itself from there on.
 
 Invariants:
-    - Recorded actions are carried out one by one, whatever the screens show meanwhile.
-    - At the fork the prompt must be the recorded one: the same ids, and the same screenshots but for a tolerance.
-      Otherwise `ForkDiffersError` is raised before anything is done there.
-    - Replayed decisions carry no generation: no recorder keeps them, and nothing of them is trained on.
+    - Recorded actions are carried out one by one, regardless of what the screens show.
+    - At the fork the prompt must equal the recorded one: the same ids, and the same screenshots within a tolerance.
+      Otherwise `ForkDiffersError` is raised before any action there.
+    - Replayed decisions carry no generation: they are neither recorded nor trained on.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from dart_gym.core.outcomes import Observation
 from dart_train.rollout.forks.fork import Fork
 
 ACTOR = "replay"
-"""Of the decisions that were recorded before."""
+"""Name of the actor of replayed decisions."""
 
 
 class ForkDiffersError(DartGymError):
-    """A replayed episode did not come to where it was recorded; the message says in what it differs."""
+    """A replay did not reach the recorded state; the message says what differs."""
 
 
 class RecallingPolicy(Policy, Protocol):
-    """A policy that can go on behind decisions that it took in another episode; `VLMPolicy` is one."""
+    """A policy that can continue after decisions taken in another episode, such as `VLMPolicy`."""
 
     async def recall(self, observation: Observation, generation: Generation) -> Decision:
-        """Take a recorded response to this screen as the policy's own."""
+        """Take a recorded response to this screen as a decision of this policy."""
 
 
 class Replaying:
@@ -46,11 +46,11 @@ class Replaying:
 
     Args:
         policy: decides from the fork on.
-        fork: what is replayed.
+        fork: the fork to replay.
 
     Attributes:
-        replayed: decisions that were replayed.
-        arrived: whether the fork was reached and what is seen there was the recorded.
+        replayed: number of replayed decisions.
+        arrived: whether the fork was reached and its prompt matched the recorded one.
     """
 
     def __init__(self, policy: RecallingPolicy, fork: Fork) -> None:
@@ -68,7 +68,7 @@ class Replaying:
         """Return the next recorded decision, or the policy's own.
 
         Raises:
-            ForkDiffersError: if the policy sees something else at the fork than it did.
+            ForkDiffersError: if the prompt at the fork differs from the recorded one.
         """
         if self.replayed < self._fork.step:
             return await self._recall(observation, self._fork.prefix[self.replayed])
@@ -98,9 +98,9 @@ class Replaying:
 
 
 def prompt_difference(prompt: Prompt, recorded: Step, at: tuple[int, int] | None) -> float | None:
-    """Return the greatest share of pixels in which a screenshot differs; None where ids, number or sizes do.
+    """Return the largest share of differing pixels of a screenshot; None if ids, number or sizes differ.
 
-    The pointer is hidden where the last replayed action left it, `at`, in pixels of the real screen.
+    The pointer is masked at `at`, where the last replayed action left it, in pixels of the real screen.
     """
     before = recorded.pixels.prompt if recorded.pixels is not None else ()
     if prompt.token_ids != recorded.prompt_ids or len(prompt.images) != len(before):
@@ -112,7 +112,7 @@ def prompt_difference(prompt: Prompt, recorded: Step, at: tuple[int, int] | None
 
 
 def pixels_of(image: Image) -> NDArray[np.uint8]:
-    """Return the (H, W, 3) pixels of a screenshot of an episode that was played, which may be packed."""
+    """Return the (H, W, 3) pixels of a screenshot of an episode in memory, which may be compressed."""
     return decode_image(image.result()[1]) if isinstance(image, Future) else image
 
 

@@ -1,1 +1,1 @@
-"""Rollouts on desktops: workers that play one episode after the other, and what becomes of each."""
+"""Playing rollouts on desktops: the workers, and the path of each rollout from its start to its recording."""

@@ -1,4 +1,4 @@
-"""Everything that the rollout service needs and may lose for a while."""
+"""The services that the rollout service depends on and that may be away for a while."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from dart_train.core.availability import Absence, Availability
 
 @dataclass(slots=True)
 class Dependencies:
-    """The availability of each, with the same limit in seconds."""
+    """The availability of each dependency, all with the same time limit in seconds."""
 
     unavailable_timeout_s: float
     cluster: Availability = field(init=False)
@@ -24,7 +24,7 @@ class Dependencies:
         self.tasks = Availability("every task", self.unavailable_timeout_s, words=("is left out", "is played again"))
 
     def named(self) -> dict[str, Availability]:
-        """All by short name."""
+        """Return all dependencies by short name."""
         return {
             "cluster": self.cluster,
             "database": self.database,
@@ -34,7 +34,7 @@ class Dependencies:
         }
 
     def present(self) -> dict[str, Absence]:
-        """Those that are away now, by short name."""
+        """Return the dependencies that are away now, by short name."""
         return {
             name: state for name, availability in self.named().items() if (state := availability.state()) is not None
         }

@@ -1,4 +1,4 @@
-"""What the rollout service measures about itself: phases, successes, staleness, rates over a sliding window."""
+"""Measurements of the rollout service about itself: phases, successes, staleness, rates over a sliding window."""
 
 import time
 from collections import Counter, defaultdict, deque
@@ -11,11 +11,11 @@ from dart_train.rollout.fleet.replica import Replica
 from dart_train.rollout.play.rollouts import PHASES
 
 BUSY_PHASES = frozenset({"reset", "step"})
-"""Phases in which the desktop itself works; during the others it waits for a policy or for a rollout."""
+"""Phases in which the desktop works; in the others it waits for a policy or a rollout."""
 
 
 class PhaseClock:
-    """Which phase every worker is in, and seconds spent in each phase by all workers together."""
+    """The current phase of each worker, and the total seconds of all workers by phase."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,17 +25,17 @@ class PhaseClock:
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self._phase)
 
     def enter(self, worker: int, phase: str) -> None:
-        """A worker begins a phase."""
+        """Note that a worker begins a phase."""
         now = self._clock()
         self._seconds[self._phase[worker]] += now - self._since[worker]
         self._phase[worker], self._since[worker] = phase, now
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by phase until now, the running ones included."""
+        """Return seconds by phase until now, including the running phases."""
         now = self._clock()
         total = dict(self._seconds)
         for phase, since in zip(self._phase, self._since, strict=True):
@@ -43,7 +43,7 @@ class PhaseClock:
         return total
 
     def counts(self) -> dict[str, int]:
-        """Workers by present phase."""
+        """Return the number of workers by current phase."""
         return dict(Counter(self._phase))
 
 
@@ -54,16 +54,16 @@ class SuccessWindow:
         self._rewards: dict[str, deque[float]] = {task: deque(maxlen=size) for task in tasks}
 
     def add(self, task_id: str, reward: float) -> None:
-        """A scored rollout ended."""
+        """Note the reward of a scored rollout."""
         self._rewards[task_id].append(reward)
 
     def means(self) -> dict[str, float | None]:
-        """Mean reward by task; None before the first rollout."""
+        """Return the mean reward by task; None before the first rollout."""
         return {task: sum(rewards) / len(rewards) if rewards else None for task, rewards in self._rewards.items()}
 
 
 class Totals:
-    """Sums over the life of the service, and how they grew over the last seconds."""
+    """Sums over the life of the service, and their growth over the last seconds."""
 
     def __init__(self, window_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._window = clock, window_s
@@ -72,7 +72,7 @@ class Totals:
         self.terminals: Counter[str] = Counter()
 
     def add(self, trajectory: Trajectory) -> None:
-        """An episode ended."""
+        """Add an episode that has ended."""
         self.sums["episodes"] += 1
         self.sums["actions"] += trajectory.num_actions
         self.sums["steps"] += len(trajectory.steps)
@@ -81,7 +81,7 @@ class Totals:
         self.terminals[str(trajectory.terminal)] += 1
 
     def rates(self, **more: float) -> tuple[float, dict[str, float]]:
-        """How much sums and given ever-growing numbers grew over the window: (its seconds, growth by name)."""
+        """Return the seconds of the window, and the growth of all sums and of the given numbers in it, by name."""
         now = self._clock()
         current = {**self.sums, **more}
         self._history.append((now, current))
@@ -95,7 +95,7 @@ class Gauges:
     """All gauges of one service.
 
     Attributes:
-        staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
+        staleness: versions by which the oldest weights of the newest trainable rollouts lagged at their end.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class Gauges:
         self._newest_version = newest_version
 
     def add(self, trajectory: Trajectory) -> None:
-        """An episode ended."""
+        """Add an episode that has ended."""
         self.totals.add(trajectory)
         if trajectory.trainable and trajectory.score is not None:
-            if not trajectory.forked_from:  # it began where another one had come to
+            if not trajectory.forked_from:  # a continuation does not start at the beginning of its task
                 self.success.add(trajectory.task_id, trajectory.score)
             self.staleness.append(max(0, self._newest_version() - trajectory.oldest_version))
 
     def figures(self, **growing: float) -> dict[str, Any]:
-        """The gauges' part of a metrics line; of `growing` numbers it has the growth per second as "<name>_share"."""
+        """Return the metrics line of the gauges; for `growing` numbers the growth per second as "<name>_share"."""
         phases = self.clock.seconds()
         totals = self.totals
         staleness = self.staleness
@@ -148,7 +148,7 @@ class Gauges:
 
 
 def engine_figures(replicas: Iterable[Replica]) -> list[dict[str, Any]]:
-    """The engines' part of a metrics line."""
+    """Return the metrics line of the engines."""
     return [
         {
             "name": replica.name,

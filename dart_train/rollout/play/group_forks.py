@@ -1,4 +1,4 @@
-"""Forks of the groups that are being played: what has ended is kept until its group is whole, then some is forked."""
+"""Forks of the groups in play: episodes are kept until their group is complete, then some of them are forked."""
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_train.data.curation.fork_settings import ForkConfig, forked_steps
@@ -10,8 +10,8 @@ class GroupForks:
     """Hands forks to a scheduler.
 
     Attributes:
-        made: forks that were handed to the scheduler.
-        given_up: forks by task that were given up, since a replay came out differently.
+        made: number of forks that were handed to the scheduler.
+        given_up: number of forks by task that were given up because a replay came out differently.
     """
 
     def __init__(self, config: ForkConfig, scheduler: Scheduler) -> None:
@@ -23,7 +23,7 @@ class GroupForks:
         self.given_up: dict[str, int] = {}
 
     def ended(self, assignment: Assignment, trajectory: Trajectory) -> None:
-        """Take a rollout that has ended and of which the scheduler knows that; fork its group if it was the last."""
+        """Take an ended rollout, after the scheduler did; fork its group if this completes the group."""
         if not self.enabled:
             return
         open_keys = set(self._scheduler.open_keys)
@@ -46,7 +46,7 @@ class GroupForks:
             self.made += 1
 
     def lost(self, assignment: Assignment) -> None:
-        """A replay came out differently: its fork is given up, and nothing more of it is played."""
+        """Give up a fork because a replay came out differently; nothing more of it is played."""
         if not self._scheduler.is_over(assignment.group_key):
             self._scheduler.end_groups([assignment.group_key])
             self.given_up[assignment.task_id] = self.given_up.get(assignment.task_id, 0) + 1

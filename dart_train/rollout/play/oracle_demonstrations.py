@@ -1,7 +1,7 @@
-"""Demonstrations: the scripted oracle plays, and each of its actions is written down as a model would have said it.
+"""Demonstrations: a scripted oracle plays, and its actions are recorded in the words of a model.
 
-The recorded prompts and ids are those that the conversation makes for a policy, so that what is trained on later is
-exactly what a rollout would have seen.
+The conversation makes the recorded prompts and ids as it does for a policy. Training therefore sees what a rollout
+would have seen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,11 @@ from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
 
 SOURCE = "oracle"
-"""Of the trajectories."""
+"""`source` of the trajectories of demonstrations."""
 
 
 class DemonstratingPolicy:
-    """The oracle of a session, in a model's words."""
+    """A policy that takes the actions of a session's oracle, in the words of a model."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DemonstratingPolicy:
         conversation: ConversationConfig,
         grid: int = 1,
     ) -> None:
-        """Put the parts together; `grid` is the grid of clicks in pixels."""
+        """Build the policy; clicks lie on multiples of `grid` pixels."""
         self._session = session
         self._tokens = tokens
         self._vision = vision
@@ -48,11 +48,11 @@ class DemonstratingPolicy:
         self._grid = grid
 
     def reset(self, episode: Episode) -> None:
-        """A new episode."""
+        """Begin a new episode."""
         self._conversation.begin(episode.instruction)
 
     async def act(self, observation: Observation) -> Decision:
-        """Return what the oracle would do, with the prompt that a model would have had."""
+        """Return the oracle's action, with the prompt that a model would have had."""
         self._conversation.observe(observation.screenshot, observation.action_error)
         prompt = self._conversation.prompt()
         space = self._vision.space(*observation.screenshot.shape[:2])
@@ -65,7 +65,7 @@ class DemonstratingPolicy:
 
 
 def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED) -> list[Assignment]:
-    """So many episodes of each task, on seeds that no evaluation uses; task by task, so that pages stay loaded."""
+    """Return `counts` episodes of each task, on seeds that no evaluation uses; task by task, to keep pages loaded."""
     return [
         Assignment(task, first + index, f"{task}@{first + index}#demo", 0, 0, first + index, None)
         for task, count in counts.items()
@@ -74,7 +74,7 @@ def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED
 
 
 class DemonstrationStore:
-    """An `EpisodeStore` that has successful demonstrations recorded; the others are left out."""
+    """An `EpisodeStore` that records successful demonstrations and drops the others."""
 
     def __init__(self, assignments: Iterable[Assignment], recorder: Recorder) -> None:
         self.kept = 0
@@ -83,15 +83,15 @@ class DemonstrationStore:
         self.keys = list(self._assignments)
 
     def known(self) -> Mapping[EpisodeKey, Trajectory]:
-        """All are to be played."""
+        """Return no episodes: all are still to be played."""
         return {}
 
     def recorder(self, key: EpisodeKey) -> AbstractContextManager[Rollout]:
-        """An episode of the oracle."""
+        """Return the recorder of an oracle episode."""
         return nullcontext(Rollout(self._assignments[key], SOURCE))
 
     def finish(self, rollout: Rollout, trajectory: Trajectory) -> None:
-        """Have a success recorded."""
+        """Record a success."""
         if (trajectory.score or 0.0) > 0.5:
             rollout.trajectory = trajectory
             self._recorder.put(rollout.trajectory, rollout.assignment.group_size)

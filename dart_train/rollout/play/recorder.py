@@ -1,11 +1,11 @@
 """Hands finished rollouts to the data manager from a thread of its own, so that no worker waits.
 
 Invariants:
-    - Episodes are recorded in the order in which they ended; each once, however often that is tried.
-    - While the database is away, or the disk is full, they wait, and are tried again until that is over or
-      has lasted for too long; then `failure` is set and the service ends.
-    - An episode that the data manager refuses as invalid is left out, and said so. Several in a row are no accident.
-    - `put` never blocks. Back-pressure is the workers' business: they look at `full` before they begin an episode.
+    - Episodes are recorded in the order in which they ended, each once, regardless of retries.
+    - While the database is away or the disk is full, they wait and are retried. After the time limit `failure` is set,
+      and the service ends.
+    - An episode that the data manager refuses as invalid is dropped, which is logged. Several in a row end the service.
+    - `put` never blocks. Workers create back-pressure: they look at `full` before they begin an episode.
 """
 
 import logging
@@ -25,7 +25,7 @@ from dart_train.rollout.play.dependencies import Dependencies
 _log = logging.getLogger(__name__)
 SOURCE = "recorder"
 BATCH, FILE_THREADS = 32, 8
-"""Episodes of one transaction, and how many of them write files at the same time: each waits for the disk ten times."""
+"""Episodes of one transaction, and how many of them write files at the same time: writing mostly waits for the disk."""
 MAX_REFUSED = 8
 """Episodes in a row that may be refused as invalid."""
 
@@ -36,9 +36,9 @@ class Recorder:
     """Records finished rollouts.
 
     Args:
-        unavailable_timeout_s: how long database or disk may be unavailable, where `dependencies` is not given.
-        most: episodes that may wait before it is full.
-        most_bytes: of screenshots that may wait before it is full.
+        unavailable_timeout_s: how long database or disk may be away, if `dependencies` is not given.
+        most: number of waiting episodes at which the recorder is full.
+        most_bytes: bytes of waiting screenshots at which the recorder is full.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Return whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
+        """Return whether workers should wait before new episodes: too many are pending, or the disk is full."""
         return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
     def put(self, trajectory: Trajectory, expected: int) -> None:
-        """Record a finished episode, whose steps have their pixels, soon; `expected` members complete its group."""
+        """Queue a finished episode for recording, with its pixels; `expected` members complete its group."""
         size = prompt_bytes(trajectory)
         self._count(1, size)
         self.queue.put((trajectory, expected, size))
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
+        """Record pending episodes and end the thread; episodes that take longer are lost, which is logged."""
         self.queue.put(None)
         self._thread.join(timeout_s)
         self._stop.set()
@@ -115,7 +115,7 @@ class Recorder:
                 self._on_failure()
 
     def _next_batch(self) -> list[tuple[Trajectory, int, int]]:
-        """Return what waits, in order; empty at the end."""
+        """Return waiting episodes, in order; empty at the end."""
         batch: list[tuple[Trajectory, int, int]] = []
         while not self._ending and len(batch) < BATCH and (not batch or not self.queue.empty()):
             waiting = self.queue.get()
@@ -124,7 +124,7 @@ class Recorder:
         return batch
 
     def _record_together(self, batch: list[tuple[Trajectory, int, int]], threads: ThreadPoolExecutor) -> bool:
-        """Record episodes side by side, with one transaction; where that fails nothing is lost by trying each again."""
+        """Record episodes in parallel in one transaction; if that fails, each is retried by itself and none is lost."""
         started = time.perf_counter()
 
         def keep(waiting: tuple[Trajectory, int, int]) -> Kept:
@@ -140,7 +140,7 @@ class Recorder:
         return True
 
     def _record(self, trajectory: Trajectory, expected: int) -> bool:
-        """Record one episode, however often that takes; False when told to stop meanwhile."""
+        """Record one episode, with retries; return False if told to stop meanwhile."""
         started = time.perf_counter()
         named, images = name_images(replace(trajectory, run_id=self._data.run_id))
         while True:
@@ -174,12 +174,12 @@ class Recorder:
         _log.error("an episode is left out: %s", error)
 
     def _note(self, error: DataError) -> float:
-        """Note a failure; return the pause before the next try. Raises the error where that has lasted for too long."""
+        """Note a failure; return the pause before the next try. Raises the error once the time limit has passed."""
         full = isinstance(error, DiskFullError)
         availability, other = self._dependencies.disk, self._dependencies.database
         if not full:
             availability, other = other, availability
-        other.succeeded(SOURCE)  # as far as one can see
+        other.succeeded(SOURCE)  # as far as is known
         pause = availability.failed(error, SOURCE)
         if availability.timed_out:
             raise error

@@ -1,10 +1,10 @@
 """Rollout workers: each plays one rollout after the other on a session of its own.
 
 Invariants:
-    - Every rollout that begins is taken account of exactly once: scored, or lost and dealt again, or cut off by the end
-      of the service; what was played of it is recorded in any case.
-    - A worker that loses its desktop opens a new session, for as long as the cluster may be unavailable.
-    - A task that loses its desktops is left out for a while (`CircuitBreakers`), and the others go on.
+    - Every rollout that begins is accounted for exactly once: scored; or lost and dealt again; or cut off by the end of
+      the service. The decisions made until then are recorded in any case.
+    - A worker that loses its desktop opens a new session, and retries for as long as the cluster may be away.
+    - A task that loses its desktops is skipped for a while (`CircuitBreakers`); the other tasks go on.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Workers:
     """All workers of the service, within one event loop.
 
     Attributes:
-        room: groups that may still be opened before the data manager is asked again; its decision.
+        room: number of groups that may be opened before the data manager decides again.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Workers:
         self._dependencies = dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
-        self._work = asyncio.Event()  # something changed that may give an idle worker work
+        self._work = asyncio.Event()  # set when an idle worker may find work
         self._connected: set[int] = set()
-        self._tries: Counter[int] = Counter()  # of workers that lost their desktop while others have theirs
+        self._tries: Counter[int] = Counter()  # by worker, while other workers have desktops
         self._actions_left = actions_left
         self._look_at_budget()
 
@@ -99,22 +99,22 @@ class Workers:
         return self.room > 0
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no new rollouts."""
         self._stop.set()
         self._work.set()
 
     def _look_at_budget(self) -> None:
-        """Begin nothing more once the actions are spent; what is being played then is played to its end."""
+        """Begin no new rollouts once the actions are spent; running rollouts are played to their end."""
         if self._gauges.totals.sums["actions"] >= self._actions_left and not self._stop.is_set():
             _log.info("the budget of actions is spent")
             self.stop()
 
     def wake(self) -> None:
-        """Let idle workers look for work."""
+        """Wake idle workers to look for work."""
         self._work.set()
 
     async def run(self, worker: int) -> None:
-        """Be one worker while there is something to play. Raises `DartGymError`, `TasksFailedError`."""
+        """Run one worker until nothing is left to play. Raises `DartGymError`, `TasksFailedError`."""
         assignment: Assignment | None = None
         while True:
             assignment = assignment or await self._next(worker)
@@ -146,10 +146,10 @@ class Workers:
                 return
 
     def _missed(self, worker: int, error: Exception) -> float:
-        """A worker has no desktop: note it, and return the pause before it tries again."""
+        """Note that a worker has no desktop; return the pause before its next try."""
         if self._connected:
             self._tries[worker] += 1
-            if self._tries[worker] == 2:  # the others have had time to notice if it is the whole cluster
+            if self._tries[worker] == 2:  # by now the other workers would have noticed a lost cluster
                 _log.warning("worker %d lost its desktop, %d others go on: %s", worker, len(self._connected), error)
             return backoff(self._tries[worker], FIRST_PAUSE_S, LONGEST_PAUSE_S)
         availability = self._dependencies.cluster
@@ -165,7 +165,7 @@ class Workers:
     # --- playing ------------------------------------------------------------------------------------------------
 
     async def _episodes(self, worker: int, session: ClientSession, first: Assignment) -> None:
-        """Play one rollout after the other on a session, until there are no more, or the session is lost."""
+        """Play rollouts on a session until there are no more, or the session is lost."""
         policy = self._new_policy()
         assignment: Assignment | None = first
         losses = 0
@@ -182,7 +182,7 @@ class Workers:
             assignment = await self._next(worker)
 
     async def _play(self, worker: int, session: ClientSession, policy: Policy, rollout: Rollout) -> None:
-        """Play one rollout; one that is cut off is taken account of before the error goes on."""
+        """Play one rollout. One that is cut off is accounted for before the error is raised again."""
 
         def enter(phase: str) -> None:
             self._gauges.clock.enter(worker, phase)
@@ -201,7 +201,7 @@ class Workers:
             raise
 
     def _take(self, rollout: Rollout) -> bool:
-        """Account for an ended rollout and have it recorded; return whether it counts."""
+        """Account for an ended rollout and record it; return whether it counts."""
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
         self._look_at_budget()
@@ -214,7 +214,7 @@ class Workers:
             self._lost(rollout)
         self._forks.ended(rollout.assignment, trajectory)
         if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.waits:
-            self._work.set()  # others wait for what this one was the last of
+            self._work.set()  # other workers wait for the end of this rollout
         return trajectory.trainable
 
     def _won(self, task: str) -> None:
@@ -247,19 +247,19 @@ class Workers:
             self.breakers.undecided(task)
         elif self.breakers.lost(task, played.detail or what):
             _log.error("%s is left out for a while, the other tasks go on: %s", task, self.breakers.shown()[task])
-        if task in self.breakers.held():  # those that were begun before are not dealt again either
+        if task in self.breakers.held():  # rollouts that were begun before are not dealt again either
             self._scheduler.drop(task)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
     async def _next(self, worker: int) -> Assignment | None:
-        """Wait for something to play; None when the service ends."""
+        """Wait for a rollout to play; return None when the service ends."""
         while not self._stop.is_set():
             self._work.clear()
             if not (self.recorder.full or self._judging.full or self._teaching.full):
                 assignment = self._scheduler.next(worker, admitted=self.admitted, held=self.breakers.held())
                 if assignment is not None:
-                    if assignment.n == 0 and assignment.attempt == 0:  # the first of a group that it opened
+                    if assignment.n == 0 and assignment.attempt == 0:  # the first rollout of a new group
                         self.room -= 1
                     self.breakers.dealt(assignment.task_id)
                     return assignment
@@ -273,7 +273,7 @@ class Workers:
         return None
 
     def _look_at_tasks(self) -> None:
-        """Nothing is dealt: perhaps because no task is left."""
+        """Check whether nothing is dealt because every task is skipped."""
         if not self.breakers.all_held:
             return
         availability = self._dependencies.tasks

@@ -1,13 +1,13 @@
-"""A rollout: an episode (`dart_agent.episodes.play`) as the scheduler assigned it, and the trajectory that it leaves.
+"""A rollout: an episode (`dart_agent.episodes.play`) that the scheduler has assigned, and its trajectory.
 
 Invariants:
-    - Nothing that a policy, a desktop or a task's set-up does wrong raises here; what raises is the loss of the
-      cluster's connection. What was played until then is not lost: `Rollout.cut_off`.
-    - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
-    - A running rollout holds the pixels of the newest prompt's screens alone; older ones wait as PNGs to be recorded.
-    - Of a fork's continuation only what comes after the fork is kept; where that was not reached as it was recorded, it
-      ends as INTERRUPTED, lost by "fork".
-    - Only what ended in a trainable state with a score is trainable; an error never becomes a score of 0.
+    - No fault of a policy, a desktop or a task's set-up raises here. Only a lost connection to the cluster raises, and
+      the decisions until then are kept: `Rollout.cut_off`.
+    - A step is kept exactly if an engine answered; its prompt and sampled ids are the engine's own, unchanged.
+    - A running rollout holds only the pixels of the newest prompt; older ones wait as PNGs to be recorded.
+    - A continuation of a fork keeps only the steps after the fork. If the fork is not reached as it was recorded, the
+      rollout ends as INTERRUPTED, lost by "fork".
+    - Only a rollout that ended in a trainable state with a score is trainable; an error never becomes a score of 0.
 """
 
 import re
@@ -29,32 +29,32 @@ from dart_train.rollout.schedule.scheduler import Assignment
 from dart_train.rollout.teachers.teaching import Teaching
 
 PHASES = ("idle", "connect", "reset", "generate", "step")
-"""What a worker can be doing."""
+"""The phases of a worker."""
 FORK = "fork"
-"""`source` of continuations, and `lost_by` of those whose replayed beginning came out differently."""
+"""`source` of continuations, and `lost_by` of those whose replay came out differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time that a rollout may take."""
+    """Time limits of a rollout."""
 
     episode_s: float | None = None
     turn_s: float | None = None
 
 
 class GroupOver(Exception):
-    """Nobody waits for what is played: the rollout's group takes no more members."""
+    """The rollout's group takes no more members, so nobody waits for its result."""
 
 
 @dataclass(slots=True)
 class Rollout:
-    """One assignment and the trajectory that its playing leaves. It is the `EpisodeRecorder` of its own episode.
+    """One assignment and its trajectory. It is the `EpisodeRecorder` of its own episode.
 
     Attributes:
-        source: of the trajectory, "rollout" or who demonstrates; that of a fork's continuation is "fork".
-        teaching: looks on while it is played.
-        keeps_last: whether what is to be seen at its end is kept, for judges.
-        over: asked after each step with the group's key; True breaks the rollout off.
+        source: source of the trajectory: "rollout", the name of a demonstrator, or "fork" for a continuation.
+        teaching: lets the teacher observe each state.
+        keeps_last: whether the last screen is kept, for judges.
+        over: called after each step with the key of the group; True breaks the rollout off.
     """
 
     assignment: Assignment
@@ -64,7 +64,7 @@ class Rollout:
     keeps_last: bool = False
     trajectory: Trajectory = field(init=False)
     _replaying: Replaying | None = field(default=None, init=False)
-    _replayed: list[dict[str, float]] = field(default_factory=list, init=False)  # timings of those decisions
+    _replayed: list[dict[str, float]] = field(default_factory=list, init=False)  # timings of the replayed decisions
     _packed: dict[int, tuple[Image, Image]] = field(default_factory=dict, init=False)  # by identity, while held
 
     def __post_init__(self) -> None:
@@ -79,12 +79,12 @@ class Rollout:
         pacing: str | None = None,
         limits: Limits = Limits(),
     ) -> Trajectory:
-        """Play it to its end. Call it once.
+        """Play the rollout to its end. Call this once.
 
         Raises:
-            dart_gym.core.errors.ClusterError: the session is lost; the rollout is to be played again.
-            dart_gym.core.errors.UnknownTaskError: there is no such task.
-            GroupOver: its group takes no more members.
+            dart_gym.core.errors.ClusterError: if the session is lost; the rollout must be played again.
+            dart_gym.core.errors.UnknownTaskError: if there is no such task.
+            GroupOver: if its group takes no more members.
         """
         if self.assignment.fork is not None:
             policy = self._replaying = Replaying(cast("RecallingPolicy", policy), self.assignment.fork)
@@ -110,7 +110,7 @@ class Rollout:
         except ForkDiffersError as error:
             return self.cut_off(TerminalState.INTERRUPTED, str(error), FORK)
         except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure) as error:
-            # Its definition, its set-up or a program that it needs is broken: no other task's business.
+            # The task's definition, set-up or a program is broken, which does not concern other tasks.
             return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
         if self._replaying is not None and not self._replaying.arrived and not self.trajectory.lost_by:
             step, ended = self._replaying.replayed, self.trajectory.terminal
@@ -126,7 +126,7 @@ class Rollout:
         return self.trajectory
 
     def step(self, step: Step) -> Step | None:
-        """Keep a decision that an engine made, without the screen: what a model learns from are the prompt's images."""
+        """Keep a decision of an engine, without the screen: training uses the images of the prompt."""
         goes_on = step.pixels is None or step.pixels.after is None
         kept = None
         if step.actor == REPLAY:
@@ -142,7 +142,7 @@ class Rollout:
         return kept
 
     def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> Trajectory:
-        """End it, in a terminal state that is not trainable, with what was played of it, and without a score."""
+        """End the rollout in a terminal state that is not trainable, with its decisions so far and without a score."""
         steps = self.trajectory.steps
         timings = [*self._replayed, *(step.timings for step in steps)]
         spent = {
@@ -163,12 +163,12 @@ class Rollout:
         return self.trajectory
 
     def _prefix(self) -> Sequence[Step]:
-        """Return what was replayed."""
+        """Return the replayed decisions."""
         fork = self.assignment.fork
         return fork.prefix[: len(self._replayed)] if fork is not None else ()
 
 
 def new_trajectory_id(assignment: Assignment) -> str:
-    """A name for people that no other trajectory has, fit for a directory whatever the task is called."""
+    """Return a readable and unique name of a trajectory, which is fit for a directory whatever the task is called."""
     slug = re.sub(r"[^A-Za-z0-9_.]+", "-", assignment.task_id).strip("-.")[:100]
     return f"{slug or 'task'}.s{assignment.seed}.{assignment.n}.{uuid.uuid4().hex[:10]}"

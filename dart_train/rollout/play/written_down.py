@@ -1,7 +1,7 @@
-"""Decisions of a person or of another model, written down as a run's own model would have been asked and would answer.
+"""Conversion of decisions of a person or of another model into prompts and responses of a run's own model.
 
-An imported episode has screenshots and actions, and no tokens of the run's model. What is trained on needs them: the
-prompts are those that the run's conversation makes, the responses are the actions in the run's format.
+An imported episode has screenshots and actions, but no tokens of the run's model, which training needs. The prompts are
+those of the run's conversation, and the responses are the actions in the run's format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Writes trajectories down for one model, its action format and its conversation."""
+    """Converts trajectories for one model, its action format and its conversation."""
 
     def __init__(
         self, tokens: ModelTokens, vision: VisionSpec, action_format: ActionFormat, conversation: ConversationConfig
@@ -40,14 +40,14 @@ class Writer:
     def write(
         self, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]]
     ) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
-        """Return the trajectory with tokens, and the images that it shows; as it is where it has tokens.
+        """Return the trajectory with tokens, and its images; unchanged if it has tokens already.
 
-        Decisions without a screenshot or an action, and those that were errors, are left out.
+        Decisions without a screenshot or an action, and decisions that were errors, are left out.
 
         Raises:
             InvalidTrajectoryError: if an action has no spelling in the format, or nothing is left.
         """
-        if any(step.prompt_ids for step in trajectory.steps):  # what was sampled alone is no prompt to learn it after
+        if any(step.prompt_ids for step in trajectory.steps):  # response ids without their prompt do not suffice
             return trajectory, images
         if not trajectory.instruction:
             raise InvalidTrajectoryError(

@@ -1,1 +1,1 @@
-"""Which rollout is played next: pure decisions about tasks, groups and batches."""
+"""Scheduling: pure decisions about which rollout is played next."""

@@ -1,11 +1,11 @@
-"""Tasks that lose their desktop again and again are left out for a while; the others go on. Pure but for a clock.
+"""Circuit breakers: a task that repeatedly loses its desktop is skipped for a while. Pure but for a clock.
 
-A circuit breaker per task. Closed: it is dealt. Open, after `losses` rollouts in a row that the environment lost: it is
-not. Half-open, after a pause that doubles each time: one rollout is dealt, and decides.
+Each task has a circuit breaker. Closed: its rollouts are dealt. Open, after `losses` rollouts in a row that the
+environment lost: none is dealt. Half-open, after a pause that doubles each time: one rollout is dealt and decides.
 
 Invariants:
-    - Only the environment's losses count: a dead engine or a lost connection to the cluster is no task's fault.
-    - One rollout that comes to a score closes the circuit, whenever it was begun.
+    - Only losses of the environment count. A dead engine or a lost connection to the cluster says nothing about a task.
+    - One rollout with a score closes the circuit, regardless of when it was begun.
 """
 
 import time
@@ -19,13 +19,13 @@ from dart_gym.utils.backoff import backoff
 class _Circuit:
     losses: int = 0  # in a row
     times: int = 0  # opened since the last success
-    until: float | None = None  # open until then; None: closed
+    until: float | None = None  # open until then; None while closed
     probing: bool = False
     reason: str = ""
 
 
 class CircuitBreakers:
-    """One circuit breaker for each task: after several losses in a row it is left out, for `first_s` to `longest_s`."""
+    """The circuit breakers of all tasks. A task is skipped for `first_s` seconds at first, `longest_s` at most."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class CircuitBreakers:
         self._clock = clock
 
     def held(self) -> frozenset[str]:
-        """Tasks of which nothing is to be dealt now."""
+        """Return the tasks that must not be dealt now."""
         now = self._clock()
         return frozenset(
             task
@@ -57,12 +57,12 @@ class CircuitBreakers:
         return all(circuit.until is not None for circuit in self._circuits.values())
 
     def dealt(self, task: str) -> None:
-        """A rollout of a task begins: where the circuit is half-open, it is the one that decides."""
+        """Note that a rollout of a task begins; if the circuit is half-open, this rollout decides."""
         circuit = self._circuits[task]
         circuit.probing = circuit.until is not None
 
     def lost(self, task: str, reason: str) -> bool:
-        """The environment lost a rollout; return whether that opens the circuit (again)."""
+        """Note that the environment lost a rollout; return whether this opens the circuit (again)."""
         circuit = self._circuits[task]
         circuit.losses += 1
         circuit.reason = reason
@@ -74,7 +74,7 @@ class CircuitBreakers:
         return True
 
     def won(self, task: str) -> bool:
-        """A rollout came to a score; return whether that closes an open circuit."""
+        """Note that a rollout got a score; return whether this closes an open circuit."""
         circuit = self._circuits[task]
         ended = circuit.until is not None
         if circuit.losses:
@@ -82,11 +82,11 @@ class CircuitBreakers:
         return ended
 
     def undecided(self, task: str) -> None:
-        """A rollout ended in a way that says nothing about its task."""
+        """Note that a rollout ended in a way that says nothing about its task."""
         self._circuits[task].probing = False
 
     def shown(self) -> dict[str, str]:
-        """Tasks whose circuit is open or half-open, with what happens to them."""
+        """Return the tasks whose circuit is open or half-open, with a description of their state."""
         return {
             task: f"{circuit.losses} losses in a row, {circuit.reason}"
             for task, circuit in self._circuits.items()

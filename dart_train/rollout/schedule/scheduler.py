@@ -1,27 +1,27 @@
-"""Deals out rollouts to the workers.
+"""Deals rollouts to the workers.
 
-Rollout-wise, as DART does: a free worker gets the next one, nobody waits for a batch or a task. Packages may add
-subclasses that wait, which `rollout.mode` names; the laboratory has two for comparison.
+It works rollout-wise, as in DART: a free worker gets the next rollout, and nobody waits for a batch or a task. Packages
+may add subclasses that wait, which `rollout.mode` names; the laboratory has two of them for comparison.
 
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
 
 Invariants:
-    - What is held back of a task keeps no worker from another task.
-    - A group is `group_size` rollouts of one task and one seed, fewer where curation planned fewer for the task. Its
-      size is settled when it is opened. Each member is dealt once, and again when it was lost (at most `max_attempts`
-      times), so every opened group terminates: each member ends as completed or given up.
+    - A task that is held back keeps no worker from another task.
+    - A group is `group_size` rollouts of one task and one seed, or fewer if curation planned fewer for the task. The
+      size is fixed when the group is opened. Each member is dealt once, and again if it was lost, at most
+      `max_attempts` times. Every opened group therefore terminates: each member ends as completed or given up.
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
-    - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
-      v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
-      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
-      or for the worker's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: who
-      changes its task pays for a new page, so small groups must not make it change more often. Finishing what is open,
-      when no new group is admitted or as many are dealt out as may be at once, is exempt.
-    - Members of an open group go before a new group of the same task.
+    - Fairness is over groups, so a task with smaller groups gets a smaller share of the rollouts. Let v(task) = groups
+      dealt / weight, where a member counts as its part of the group, divided by the share that curation gave the task.
+      A new group is opened, or a member dealt for the first time, only for the task with the smallest v, or for the
+      worker's present task while that is at most `stay_groups` full groups ahead, counted in rollouts. (A worker that
+      changes its task pays for a new page, so small groups must not make it change more often.) This does not apply to
+      finishing open groups while no new group is admitted, or while the limit of groups at once is reached.
+    - Members of an open group come before a new group of the same task.
     - Members of a group that is over (`end_groups`) are not dealt, nor dealt again.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
-    - A fork (`fork`) is a group of a task that was played before, and is opened in place of the task's next group: by
-      the same admission, shares and budget. One that does not fit the budget waits until another one ends.
+    - A fork (`fork`) is a group of a task that was played before. It takes the place of the task's next group, with the
+      same admission, shares and budget. A fork that does not fit the budget waits until another group ends.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Assignment:
     """One rollout to play.
 
     Attributes:
-        group_key: names the group; unique over the lives of a run.
-        attempt: how often this member was dealt before.
-        sampling_seed: seed of the policy's sampling; differs between all members and attempts.
-        fork: where it goes on from; None for a rollout that is played from its beginning.
+        group_key: name of the group, unique over all lives of a run.
+        attempt: number of times that this member was dealt before.
+        sampling_seed: seed of the policy's sampling, different for all members and attempts.
+        fork: the fork to continue from; None for a rollout from the beginning.
     """
 
     task_id: str
@@ -76,7 +76,7 @@ class Group:
     max_steps: int | None
     to_deal: deque[tuple[int, int]]  # (member, attempt)
     unfinished: int
-    over: bool = False  # nobody waits for what is still played of it
+    over: bool = False  # nobody waits for its running members
     fork: Fork | None = None
 
 
@@ -88,11 +88,11 @@ class _Task:
     max_steps: int | None  # of its next group
     opened: int = 0
     dealt: int = 0
-    dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
-    share: float = 1.0  # factor on the weight, from now on
-    admitted: bool = True  # whether a group of it may be opened
-    groups: deque[Group] = field(default_factory=deque)  # those with something to deal, oldest first
-    forks: deque[Group] = field(default_factory=deque)  # to be opened before its next group
+    dealt_groups: float = 0.0  # each divided by the share at that time, so a new share does not change the past
+    share: float = 1.0  # current factor on the weight
+    admitted: bool = True  # whether its groups may be opened
+    groups: deque[Group] = field(default_factory=deque)  # groups with members to deal, oldest first
+    forks: deque[Group] = field(default_factory=deque)  # forks to open before its next group
 
     @property
     def served(self) -> float:
@@ -101,14 +101,14 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a scheduler's helpers may look at.
+    """The parts of the service that a scheduler's helpers may use.
 
     Attributes:
-        data: of the run.
-        pending: number of rollouts that have ended and are not recorded yet.
-        served: versions that the usable engines serve.
-        wake: has waiting workers ask the scheduler again.
-        availability: of the database.
+        data: data of the run.
+        pending: returns the number of rollouts that have ended and are not recorded yet.
+        served: returns the versions that the usable engines serve.
+        wake: makes waiting workers ask the scheduler again.
+        availability: availability of the database.
     """
 
     data: Recording
@@ -122,15 +122,15 @@ class Scheduler:
     """Decides what each free worker plays next.
 
     Args:
-        budget: rollouts of the whole run, former lives included; None for no limit.
-        life: names this life of the service, so that its groups are never taken for those of an earlier one.
-        stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
-        groups_at_once: no group is opened while this many have members to deal. 1 has groups complete soonest; None,
-            for any number, lets each worker stay on a task of its own.
+        budget: rollouts of the whole run, including earlier lives; None for no limit.
+        life: name of this life of the service, which keeps its groups apart from those of earlier lives.
+        stay_groups: number of full groups of rollouts that a task may be ahead before a worker leaves it.
+        groups_at_once: no new group is opened while this many groups have members to deal. 1 completes groups soonest;
+            None, for no limit, lets each worker stay on a task of its own.
 
     Attributes:
-        waits: whether a worker may wait for the end of another's rollout.
-        waits_for_batches: whether workers wait for the training of a batch, and are idle meanwhile.
+        waits: whether a worker may have to wait for the end of another worker's rollout.
+        waits_for_batches: whether workers are idle until a batch has been trained on.
     """
 
     waits: ClassVar[bool] = False
@@ -173,30 +173,30 @@ class Scheduler:
 
     @classmethod
     def for_run(cls, curation: CurationConfig, tasks: Sequence[TaskEntry], **settings: Any) -> Self:
-        """Return the scheduler of a run, whose data is curated in this way."""
+        """Return the scheduler of a run with this curation."""
         return cls(tasks, **settings)
 
     @property
     def may_open(self) -> bool:
-        """Return whether another group may be opened, as far as the scheduler itself knows."""
+        """Return whether the scheduler itself would open another group."""
         return True
 
     def helpers(self, around: Surroundings) -> list[Coroutine[Any, Any, None]]:
-        """Return what the service has to run beside the workers."""
+        """Return coroutines that the service runs beside the workers."""
         return []
 
     def group_opened(self, key: str) -> None:
-        """Take note of a group that was opened."""
+        """Note that a group was opened."""
 
     def group_ended(self, key: str) -> None:
-        """Take note of a group that has ended."""
+        """Note that a group has ended."""
 
     def next(self, worker: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
-        """Return what the worker plays next, or None when there is nothing to do for it now.
+        """Return the next rollout of a worker, or None if there is nothing to do for it now.
 
-        Unless `admitted` the data manager takes no other group; open groups are dealt out in any case. Of `held` tasks
-        nothing is dealt now, and their groups do not count among `groups_at_once`: a task that is held back while one
-        rollout of it is tried must not keep other workers from groups of other tasks.
+        Unless `admitted`, the data manager takes no further group; open groups are dealt in any case. `held` tasks are
+        not dealt, and their groups do not count against `groups_at_once`: a task that is held back while one of its
+        rollouts is tried must not keep other workers from groups of other tasks.
         """
         if not admitted and not self._to_deal:
             return None
@@ -218,7 +218,7 @@ class Scheduler:
     def plan(
         self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0, admitted: bool = True
     ) -> None:
-        """Settle the size and step limit of a task's groups from the next one on, and its share from now on."""
+        """Set the size and step limit of a task's groups from the next one on, and its share from now on."""
         task = self._tasks[task_id]
         task.size = group_size
         task.max_steps = max_steps
@@ -226,19 +226,19 @@ class Scheduler:
         task.admitted = admitted
 
     def fork(self, parent: Assignment, key: str, fork: Fork, size: int) -> None:
-        """Open a group of continuations of a rollout that was played, as soon as another group of its task may be."""
+        """Queue a group of continuations, which is opened as soon as its task may have another group."""
         task = self._tasks[parent.task_id]
         members = deque((n, 0) for n in range(size))
         task.forks.append(Group(key, task, parent.seed, size, parent.max_steps, members, size, fork=fork))
 
     def complete(self, assignment: Assignment) -> None:
-        """The rollout was played and recorded."""
+        """Note that a rollout was played and recorded."""
         self.running -= 1
         self.completed += 1
         self._finish_member(self.groups[assignment.group_key])
 
     def lose(self, assignment: Assignment) -> bool:
-        """The rollout broke off; whether it is dealt again: not after `max_attempts`, or when its group is over."""
+        """Note that a rollout was lost; return whether it is dealt again, as `max_attempts` and its group allow."""
         self.running -= 1
         self.lost += 1
         group = self.groups[assignment.group_key]
@@ -252,12 +252,12 @@ class Scheduler:
         return True
 
     def drop(self, task_id: str) -> int:
-        """Give up all members of a task that are to be dealt, so that nobody waits for them; return how many."""
+        """Give up all members of a task that are still to be dealt; return their number."""
         groups = list(self._tasks[task_id].groups)
         return sum(self._give_up_undealt(group) for group in groups)
 
     def end_groups(self, keys: Iterable[str]) -> int:
-        """Give up what is to be played of groups that take no more members; how many. `is_over` breaks off the rest."""
+        """Give up undealt members of groups that take no more; return their number. `is_over` ends running ones."""
         dropped = 0
         for key in keys:
             group = self.groups.get(key)
@@ -277,7 +277,7 @@ class Scheduler:
         return list(self.groups)
 
     def rejoin(self, task_id: str) -> None:
-        """A task was left out for a while: it goes on beside the others, and does not catch up what it missed."""
+        """Let a skipped task take part again, without catching up on what it missed."""
         task = self._tasks[task_id]
         others = [other.served for other in self._tasks.values() if other is not task]
         task.dealt_groups = max(task.dealt_groups, min(others, default=0.0) * task.entry.weight)
@@ -288,10 +288,10 @@ class Scheduler:
         return len(self.groups)
 
     def backlog(self, held: Collection[str] = ()) -> tuple[int, int]:
-        """Return the open groups and their unfinished members that can come to an end now.
+        """Return the number of open groups, and of their unfinished members, that can end now.
 
-        Groups of `held` tasks that still have members to deal cannot: counted, many failing tasks that are tried at the
-        same time would leave no room for the others.
+        Groups of `held` tasks with members to deal cannot end. If they counted, many failing tasks that are tried at
+        the same time would leave no room for the others.
         """
         waiting = [group for task in self._held_back(held) for group in task.groups]
         return len(self.groups) - len(waiting), self._unfinished - sum(len(group.to_deal) for group in waiting)

@@ -1,1 +1,1 @@
-"""The rollout service as a whole: scheduler, fleet and workers together, with its HTTP pages."""
+"""The rollout service: scheduler, fleet and workers together, with its HTTP pages."""

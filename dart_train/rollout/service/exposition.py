@@ -1,7 +1,7 @@
-"""Prometheus's text of the rollout service's figures. Pure: the same dict that is a line of `metrics/rollout.jsonl`.
+"""Figures of the rollout service in Prometheus's text format. Pure; the input is a line of `metrics/rollout.jsonl`.
 
-Labels come from the configuration and from closed sets (phases, states, faults); reasons in words are values of info
-metrics, one for each replica or task at a time.
+Labels come from the configuration and from closed sets (phases, states, faults). Reasons in words are values of info
+metrics, with one metric per replica or task at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,17 +31,17 @@ _COUNTERS = (
     ("given_up", "given_up", "Members of groups that were given up"),
     ("refused", "refused", "Episodes that the data manager refused as invalid"),
     ("reissued", "requests_reissued", "Engine requests that were sent again"),
-    ("weight_updates", "weight_updates", "Updates of single replicas that came to their end"),
-    ("weight_updates_failed", "weight_updates_failed", "Updates of single replicas that did not"),
+    ("weight_updates", "weight_updates", "Updates of single replicas that succeeded"),
+    ("weight_updates_failed", "weight_updates_failed", "Updates of single replicas that failed"),
     ("weight_updates_from_memory", "weight_updates_from_memory", "Updates from a trainer's memory, without files"),
-    ("weight_update_s", "weight_update_seconds", "Seconds of those that did"),
+    ("weight_update_s", "weight_update_seconds", "Seconds of the updates that succeeded"),
 )
 _MAPPED_COUNTERS = (
     ("terminals", "episodes_ended", "terminal", "Episodes by how they ended"),
     ("dealt", "dealt", "task", "Rollouts dealt by task, repeats not counted"),
     ("phase_s", "phase_seconds", "phase", "Seconds of all workers by phase"),
     ("engine_faults", "replica_faults", "kind", "Times that replicas went out of service, by what was wrong"),
-    ("recoveries", "recoveries", "what", "Dependencies that are over"),
+    ("recoveries", "recoveries", "what", "Times that a dependency came back"),
 )
 _MAPPED_GAUGES = (
     ("desktops", "desktops", "phase", "Workers by what their desktop does"),

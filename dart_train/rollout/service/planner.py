@@ -1,4 +1,4 @@
-"""Planner: asks the data manager now and then whether another group may be opened, and how large and how long."""
+"""Planner: asks the data manager periodically whether groups may be opened, how large and how long."""
 
 import asyncio
 import logging
@@ -59,12 +59,12 @@ class Planner:
         if given_up := self._scheduler.end_groups(closed):
             _log.info("%d rollouts of groups that expired or were closed are not begun", given_up)
         before = self._scheduler.opened
-        waiting = self._workers.recorder.pending  # played, and nowhere in the database
+        waiting = self._workers.recorder.pending  # played, but not in the database yet
         groups, unfinished = self._scheduler.backlog(self._workers.breakers.held())
         groups += waiting // self._config.group_size
         room = await asyncio.to_thread(self._data.room, groups, unfinished + waiting)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))
-        opened = self._scheduler.opened - before  # meanwhile
+        opened = self._scheduler.opened - before  # in the meantime
         self._workers.room = math.inf if room is None else room - opened

@@ -1,13 +1,13 @@
 """RolloutService: workers, engine replicas, scheduler and recorder together; the process `dart-train rollout`.
 
 Invariants:
-    - One event loop, one coroutine per worker. The loop never waits for disk, database or a model: recording,
+    - There is one event loop with one coroutine per worker. It never waits for disk, database or a model: recording,
       admission and the checkpoint table are read and written in threads, models run in their own processes.
-    - Every rollout that begins ends as exactly one of: recorded, lost (dealt again, or given up), cut off by the end of
-      the service. What was played of the latter two is recorded as such, without a score.
-    - Cluster, database, space on the disk and engines may be away for `unavailable_timeout_s` (`Dependencies`): what
-      has ended waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends
-      the service at once with that error.
+    - Every rollout that begins ends as exactly one of: recorded; lost (dealt again, or given up); cut off by the end of
+      the service. The decisions of lost and cut-off rollouts are recorded as such, without a score.
+    - Cluster, database, disk space and engines may be away for `unavailable_timeout_s` (`Dependencies`). Ended episodes
+      wait, and are recorded when these are back. What a person must fix, such as the name of a task, ends the service
+      at once with that error.
     - Once `run` returns or raises, no process, socket or thread of the service is left.
 """
 
@@ -55,9 +55,9 @@ from dart_train.rollout.teachers.teaching import Teaching
 _log = logging.getLogger(__name__)
 RECONNECT_S = 10.0
 RECORD_GRACE_S = 8.0
-"""How long a service that was told to stop may take to record what has ended."""
+"""Seconds that a stopped service may take to record ended episodes."""
 LOOK_S = 0.5
-"""How often the service looks whether any engine is left."""
+"""Seconds between two checks whether any engine is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class RolloutSummary:
     """Final counts.
 
     Attributes:
-        lost: rollouts that broke off and were dealt again.
-        given_up: group members that were lost too often.
+        lost: number of rollouts that broke off and were dealt again.
+        given_up: number of group members that were lost too often.
     """
 
     rollouts: int
@@ -81,14 +81,14 @@ class RolloutService:
 
     Args:
         url: address of the environment cluster.
-        make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
-        metrics: gets a line per `metrics_interval_s`; None for none.
+        make_policy: creates the policy of one worker for an engine; it must sample with the configured sampling.
+        metrics: gets a line every `metrics_interval_s`; None for no metrics.
         places: GPUs of the engines that are started here.
-        on_wait: is told what the start waits for, and "" once it is over.
-        nodes: start engines on nodes of a cluster; None starts them here.
-        teacher: how the policy is taught.
-        make_teacher: makes the teacher; None for none.
-        judges: by name, each with its settings.
+        on_wait: called with what the start waits for, and with "" once it is over.
+        nodes: starts engines on nodes of a cluster; None starts them here.
+        teacher: settings of the teaching.
+        make_teacher: creates the teacher; None for no teacher.
+        judges: judges by name, each with its settings.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class RolloutService:
         self._workers: Workers
 
     def stop(self) -> None:
-        """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
+        """Stop soon: running episodes get `stop_grace_s`. Call this on the event loop, as its signal handlers do."""
         self._stop.set()
         if self.playing:
             self._workers.stop()
 
     @property
     def playing(self) -> bool:
-        """Return whether the parts of the service are there: from the start of `run` on."""
+        """Return whether the parts of the service exist, which is so from the start of `run` on."""
         return hasattr(self, "_workers")
 
     @property
@@ -157,14 +157,14 @@ class RolloutService:
         return self._recorder.pending + self._judging.waiting + self._teaching.waiting
 
     async def run(self) -> RolloutSummary:
-        """Play until done.
+        """Play until the budget is spent or the service is stopped.
 
         Raises:
-            DartGymError: a task's name or a setting is wrong, or the cluster stayed away for too long.
-            DataError: the database stayed away for too long, or the disk full.
-            EngineError: no engine came up, or all stayed away for too long.
-            TeacherError: the teacher does not fit the policy, or did not come up.
-            TasksFailedError: no task could be played for too long.
+            DartGymError: if a task name or a setting is wrong, or the cluster was away for too long.
+            DataError: if the database was away, or the disk full, for too long.
+            EngineError: if no engine started, or all were away for too long.
+            TeacherError: if the teacher does not fit the policy, or did not start.
+            TasksFailedError: if no task could be played for too long.
         """
         self._recorder = self._new_recorder()
         try:
@@ -181,7 +181,7 @@ class RolloutService:
         return self.summary()
 
     def summary(self) -> RolloutSummary:
-        """The counts so far."""
+        """Return the counts so far."""
         totals = self.gauges.totals
         return RolloutSummary(
             rollouts=self.scheduler.completed,
@@ -244,13 +244,13 @@ class RolloutService:
         )
 
     def _in_memory(self) -> Weights | None:
-        """Weights that the trainer has in its memory; engines on other nodes do not see them."""
+        """Return the weights in the trainer's memory, or None. Engines on other nodes cannot read them."""
         if self.config.sync.transfer == "files" or self._nodes is not None:
             return None
         return in_memory(self.data.fact(checkpoint_rows.IN_MEMORY))
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what goes on beside the workers."""
+        """Return the coroutines that run beside the workers."""
         planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
         around = Surroundings(
             self.data,
@@ -271,7 +271,7 @@ class RolloutService:
     # --- tasks of the event loop --------------------------------------------------------------------------------
 
     async def _teach_and_run(self) -> None:
-        """Run, with the teacher for as long as something is to be taught."""
+        """Run the service, with the teacher while episodes are to be taught."""
         try:
             await self._teaching.start(resumed=self.scheduler.completed > 0)
             await self._judging.start()
@@ -284,7 +284,7 @@ class RolloutService:
             await self._teaching.close()
 
     async def _run_all(self) -> None:
-        """Run workers until they are done or told to stop, and the helpers beside them as long."""
+        """Run the workers until they are done or told to stop, with the helpers beside them."""
         helpers = [asyncio.create_task(helper) for helper in self._helpers()]
         workers = [
             asyncio.create_task(self._workers.run(worker), name=f"worker-{worker}")
@@ -310,7 +310,7 @@ class RolloutService:
         """Log when no engine is left, and when one is back.
 
         Raises:
-            EngineError: if there was none for too long.
+            EngineError: if there was no engine for too long.
         """
         availability = self.dependencies.engines
         while True:
@@ -348,7 +348,7 @@ class RolloutService:
             self.dependencies.disk.succeeded("metrics")
 
     def figures(self) -> dict[str, Any]:
-        """The metrics line. Only while `playing`."""
+        """Return the metrics line. Call this only while `playing`."""
         scheduler = self.scheduler
         pool = self.pool
         sync = self._sync
@@ -384,7 +384,7 @@ class RolloutService:
 
 
 def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
-    """The scheduler of a new life of a run."""
+    """Return the scheduler of a new life of a run."""
     records = data.read(statistics.task_stats, data.config.success_window)
     return SCHEDULERS.get(config.mode).for_run(
         data.config,

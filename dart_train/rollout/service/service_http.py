@@ -1,9 +1,9 @@
-"""What the rollout service answers to plain HTTP: `/metrics` for Prometheus, `/healthz`, `/status` as JSON. Read-only.
+"""The HTTP pages of the rollout service: `/metrics` for Prometheus, `/healthz`, `/status` as JSON. Read-only.
 
 Invariants:
-    - It listens on a Unix socket or on loopback unless another address is given; nothing here has a key, so no page of
-      the web is answered (`page_guard`).
-    - A service that has lost something answers `/healthz` with 503 and names it; it goes on all the same.
+    - It listens on a Unix socket or on loopback unless another address is given. The pages need no key, so requests
+      from web pages are refused (`page_guard`).
+    - While a dependency is away, `/healthz` answers with 503 and names it; the service itself goes on.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def parse_listen(listen: str) -> tuple[str, int] | Path | None:
     """Return host and port, or the path of a Unix socket, or None for "".
 
     Raises:
-        ConfigurationError: if the address is neither.
+        ConfigurationError: if the address is not one of these.
     """
     if not listen:
         return None
@@ -74,7 +74,7 @@ async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> 
 async def _listen(runner: web.AppRunner, address: tuple[str, int] | Path) -> str:
     try:
         if isinstance(address, Path):
-            address.unlink(missing_ok=True)  # of a service that was killed
+            address.unlink(missing_ok=True)  # left by a service that was killed
             await web.UnixSite(runner, str(address)).start()
             return f"{UNIX}{address}"
         await web.TCPSite(runner, *address).start()

@@ -1,9 +1,9 @@
-"""ServingRecord: writes down in the run's data which version each engine replica serves, whenever that changes.
+"""ServingRecord: records in the run's data which version each engine replica serves, whenever that changes.
 
 Invariants:
-    - A replica of this service is told apart from those of services on other machines by its host; one that was started
-      elsewhere is known to all services by its address, and they say the same of it.
-    - A database that is away is told later. What a killed service said stands until its next life says otherwise.
+    - A replica of this service is identified by its host as well, which separates it from replicas of services on other
+      machines. A replica that was started elsewhere is identified by its address, which all services share.
+    - While the database is away, changes are recorded later. The record of a killed service stands until its next life.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dart_train.rollout.fleet.engine_pool import EnginePool
 
 
 class ServingRecord:
-    """What the data manager was told of a pool's replicas, by `Recording.serving`, which may block and raise."""
+    """The versions of a pool's replicas as last recorded by `Recording.serving`, which may block and raise."""
 
     def __init__(self, serving: Callable[[str, int | None], None], pool: EnginePool, interval_s: float = 0.2) -> None:
         self._serving = serving
@@ -24,7 +24,7 @@ class ServingRecord:
         self._told: dict[str, int | None] = {}
 
     async def run(self) -> None:
-        """Tell changes as they come, until cancelled."""
+        """Record changes as they come, until cancelled."""
         while True:
             for replica in self._pool.replicas:
                 name = f"{replica.name}@{socket.gethostname()}" if replica.spec.owned else replica.url
@@ -32,7 +32,7 @@ class ServingRecord:
             await asyncio.sleep(self._interval)
 
     async def end(self) -> None:
-        """Tell that nothing is served any more."""
+        """Record that nothing is served any more."""
         for name in self._told:
             await self._tell(name, None)
 
@@ -42,5 +42,5 @@ class ServingRecord:
         try:
             await asyncio.to_thread(self._serving, name, version)
         except DataError:
-            return  # the next look tells it
+            return  # the next look tries again
         self._told[name] = version

@@ -24,17 +24,17 @@ class RewardConfig(Section):
         {}, validate_default=True, description="Options of this judge; docs/guides/rewards.md lists those of each."
     )
     weight: float = Field(
-        1.0, description="Factor of its values in the reward of training; 0 records them and trains on nothing of them."
+        1.0, description="Factor of its values in the reward of training; 0 records them without training on them."
     )
     per: Literal["episode", "step"] = Field(
-        "episode", description="What is taken of it: a value of the episode, or one of each step."
+        "episode", description="Whether it gives one value per episode or one per step."
     )
     calibration: str | None = Field(
         None,
-        description="File of `dart-agent judge --json`: how far this judge agrees with evaluators. null is warned of.",
+        description="File of `dart-agent judge --json`: how far this judge agrees with evaluators. null warns.",
     )
     timeout_s: float = Field(
-        120.0, gt=0, description="Seconds for an episode; without an answer it counts with the evaluator's score alone."
+        120.0, gt=0, description="Seconds for an episode; after that the score of the evaluator counts alone."
     )
 
     @field_validator("kind")
@@ -54,7 +54,7 @@ class RewardConfig(Section):
 
 
 def judge_warnings(rewards: Mapping[str, RewardConfig]) -> list[str]:
-    """Return a sentence for each judge that is trained with and was not measured, or found wanting."""
+    """Return a sentence for each judge that is trained with although it is not calibrated or was found wanting."""
     return [
         f"rewards.{name}: this judge is trained with, and {fault}"
         for name, one in rewards.items()
@@ -65,7 +65,7 @@ def judge_warnings(rewards: Mapping[str, RewardConfig]) -> list[str]:
 
 def _faults(config: RewardConfig) -> list[str]:
     if config.kind == "checkpoints":
-        return []  # the evaluator's own
+        return []  # these are values of the evaluator itself
     if config.calibration is None:
         return [
             "nobody knows how far it agrees with evaluators: measure it with `dart-agent judge --json FILE`, and name "

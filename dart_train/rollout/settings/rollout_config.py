@@ -21,16 +21,16 @@ SCHEDULERS: Registry[Any] = Registry(
     {"rollout-wise": "dart_train.rollout.schedule.scheduler:Scheduler"},
     (has("next", "complete", "lose", "helpers", "for_run"),),
 )
-"""What a free desktop waits for, by the values of `rollout.mode`: subclasses of `Scheduler`."""
+"""Schedulers by the values of `rollout.mode`, which say what a free desktop waits for: subclasses of `Scheduler`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlaces:
-    """Where the replicas that are started here compute, as the launcher has split this machine.
+    """The GPUs of the replicas that are started here, as the launcher has split this machine.
 
     Attributes:
-        gpus: indices of the GPUs of each replica, in the order of the bus; empty where nobody split anything.
-        memory: share of their memory that a replica takes; None for what the engine itself thinks right.
+        gpus: indices of the GPUs of each replica, in bus order; empty if nothing was assigned.
+        memory: share of their memory that a replica takes; None for the default of the engine.
     """
 
     gpus: tuple[tuple[int, ...], ...] = ()
@@ -71,7 +71,7 @@ class EngineConfig(Section):
 
     kind: str = Field(
         "transformers",
-        description='What is started: "transformers" (our own engine), "vllm" (`vllm serve`), the name of an '
+        description='The engine to start: "transformers" (our own engine), "vllm" (`vllm serve`), the name of an '
         "installed package's engine, or module:Class.",
     )
     options: dict[str, Any] = Field(
@@ -95,8 +95,8 @@ class EngineConfig(Section):
     request_timeout_s: float = Field(
         60.0,
         gt=0,
-        description="Seconds after which a replica that has not answered a request counts as dead; where requests wait "
-        "in it, as much again for each round of them, up to `unavailable_timeout_s`.",
+        description="Seconds after which a replica that has not answered a request counts as dead. Each round of "
+        "requests that wait in the replica adds as much again, up to `unavailable_timeout_s`.",
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Seconds until a started replica must answer.")
     health_interval_s: float = constant(1.0, "Seconds between two looks at a replica's health.", gt=0)
@@ -114,29 +114,29 @@ class EngineConfig(Section):
     )
     update: Literal["drain", "abort", "keep"] | None = Field(
         None,
-        description="What an update does to running requests: drain lets them end first, while the other replicas "
-        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them "
-        "(vLLM 0.32 ends itself over frozen requests whose images were in its prefix cache). null is "
-        "drain for vLLM; our own engine updates between two batches in any case.",
+        description="What an update does to running requests. drain: they end first, while the other replicas serve. "
+        "abort: they are cut off, and the rest is sampled with the new weights. keep: they are frozen (vLLM 0.32 "
+        "crashes over frozen requests whose images were in its prefix cache). null is drain for vLLM; our own engine "
+        "updates between two batches in any case.",
     )
     fingerprint_tolerance: float | None = Field(
         HALF,
         gt=0,
-        description="Most that a log-probability may be off the published fingerprint of the weights, in nats: by "
-        "default what `dart-train parity` allows for bfloat16; null for no such check.",
+        description="Largest difference in nats between a log-probability and the published fingerprint of the "
+        "weights. The default is what `dart-train parity` allows for bfloat16; null for no such check.",
     )
 
     @field_validator("options")
     @classmethod
     def _resolve(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """All options of the kind, those that are left to their default included."""
+        """Return all options of the kind, including those that have their default."""
         if "kind" not in info.data:
             return options
         with as_mistake():
             return ENGINES.get(info.data["kind"]).parse(options, "options").model_dump(mode="json")
 
     def servers(self, places: EnginePlaces = EnginePlaces()) -> list[tuple[EngineKind, str]]:
-        """The kind and the URL of each replica; the URL is "" where the replica is to be started."""
+        """Return the kind and URL of each replica; the URL is "" if the replica is to be started."""
         kind = ENGINES.get(self.kind).parse(self.options)
         if self.urls:
             return [(kind_of_url(url, kind), url) for url in self.urls]
@@ -184,7 +184,7 @@ class SyncConfig(Section):
 
 
 class RolloutConfig(Section):
-    """Everything that the rollout service decides by. The paths and the cluster's URL come from the run."""
+    """All settings of the rollout service. Paths and the URL of the cluster come from the run."""
 
     tasks: tuple[TaskEntry, ...] = Field(
         min_length=1, description="Tasks to train on: names, or entries with weight and max_steps."
@@ -280,7 +280,7 @@ class RolloutConfig(Section):
 
     @property
     def longest_turn_s(self) -> float:
-        """Seconds that one decision may take."""
+        """Return the longest time in seconds of one decision."""
         return self.turn_limit_s or self.engine.unavailable_timeout_s + self.engine.request_timeout_s
 
     @field_validator("mode")

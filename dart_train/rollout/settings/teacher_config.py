@@ -2,8 +2,8 @@
 
 A teacher is a class that is called with a `Student` (`dart_train.rollout.teachers.teacher`) and the options of the
 configuration as keyword arguments. `teacher.kind` names it: built in, of an installed package (entry points of
-"dart_gui.teachers"), or `module:Class`. Where the class has an attribute `Options`, a section, options are checked by
-it before anything starts.
+"dart_gui.teachers"), or `module:Class`. If the class has an attribute `Options`, a section, the options are checked
+before anything starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEACHERS: Registry[Any] = Registry(
 
 
 class TeacherConfig(Section):
-    """A teacher: what the policy learns from in states that it came to itself (docs/guides/teachers.md)."""
+    """A teacher, from which the policy learns in states that it reached itself (docs/guides/teachers.md)."""
 
     kind: str | None = Field(
         None,
@@ -56,7 +56,7 @@ class TeacherConfig(Section):
     @field_validator("options")
     @classmethod
     def _resolve(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """All options of the kind, those that are left to their default included."""
+        """Return all options of the kind, including those that have their default."""
         kind = info.data.get("kind")
         if kind is None:
             if options and "kind" in info.data:

@@ -1,1 +1,1 @@
-"""Teachers: what the policy learns from in states that it came to itself, where its own rewards say nothing."""
+"""Teachers: help for the policy in states that it reached itself, where its own rewards say nothing."""

@@ -1,4 +1,4 @@
-"""A student's policy as it is taught: it decides by itself, and what the teacher notes of the state is recorded."""
+"""The policy of a student with a teacher: it decides by itself, and notes of the teacher are recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class AdvisedPolicy:
-    """A `Policy` that decides as another one does. The teacher is asked where an engine answered, and nowhere else."""
+    """A `Policy` that decides as another one does. The teacher is asked only about decisions of an engine."""
 
     def __init__(self, policy: Policy, teacher: Teacher, session: PlayableSession) -> None:
         self._policy = policy
@@ -26,15 +26,15 @@ class AdvisedPolicy:
         self._policy.reset(episode)
 
     async def act(self, observation: Observation) -> Decision:
-        """Return the policy's decision with the teacher's note. A teacher that fails notes nothing."""
+        """Return the policy's decision with the note of the teacher, if there is one."""
         decision = await self._policy.act(observation)
         if decision.generation is None:
             return decision
         try:
             advice = await self._teacher.see(self._session, observation)
         except (ClusterError, DesktopError):
-            raise  # the desktop is gone, and the episode with it
-        except Exception as error:  # of somebody's teacher: the episode goes on, and says nothing of this state
+            raise  # the desktop is lost, and the episode with it
+        except Exception as error:  # the teacher is a plug-in: the episode goes on without a note
             _log.warning("the teacher notes nothing of a state: %s: %s", type(error).__name__, error)
             return decision
         return replace(decision, advice=advice)

@@ -1,11 +1,11 @@
-"""DAgger: in each state that the student came to, the oracle's answer is what it should have said.
+"""DAgger: in each state that the student reaches, the oracle's answer is the training target.
 
-The states are the student's own, so that it is shown the way out of its own mistakes, which demonstrations never show.
+The states are the student's own, so it learns how to recover from its own mistakes, which demonstrations never show.
 Source: Ross, Gordon and Bagnell, "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
 Learning" (arXiv 1011.0686), with the student playing always (beta_i = 0 for every iteration). The loss is the mean
 cross-entropy of the answers (`dart_train.trainer.losses.teacher_loss`).
 
-It wants an oracle that looks at the state. One that follows a recorded script knows only its own way.
+The oracle must look at the state. One that follows a recorded script only knows its own path.
 """
 
 from dataclasses import replace
@@ -36,10 +36,10 @@ class Dagger:
         self._grid = grid
 
     async def start(self) -> None:
-        """Nothing is to be opened."""
+        """Do nothing: there is nothing to open."""
 
     async def see(self, session: PlayableSession, observation: Observation) -> str:
-        """Return what the oracle would do, in the student's words."""
+        """Return the oracle's action in the student's words."""
         return await oracle_words(self._student, session, observation, self._grid)
 
     async def teach(self, step: Step) -> Step:
@@ -49,4 +49,4 @@ class Dagger:
         return replace(step, target_ids=tuple(self._student.tokens.response(step.advice)))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -1,15 +1,15 @@
-"""On-policy distillation: a teacher says how likely it finds each token that the student sampled in its own states.
+"""On-policy distillation: a teacher gives the log-probability of each token that the student sampled.
 
-The teacher is another model behind an engine (a bigger one, an older version), or the student's own newest weights
-with something in the prompt that the student does not see: what the oracle would do, or the accessibility tree. What
-comes of the log-probabilities says `dart_train.trainer.losses.teacher_loss`: a reverse KL per token.
+The teacher is another model behind an engine (a bigger one, or an older version), or the student's own newest weights
+with privileged information in the prompt: the oracle's next action or the accessibility tree. The loss is a reverse KL
+per token; see `dart_train.trainer.losses.teacher_loss`.
 
-Sources as there; the teacher with privileged information is context distillation (Askell et al., arXiv 2112.00861;
+Sources are given there. A teacher with privileged information is context distillation (Askell et al., arXiv 2112.00861;
 Snell et al., 2209.15189) on the student's own samples.
 
 Invariants:
-    - The teacher judges the very ids that were sampled: another tokenizer, or another cut of screenshots into patches,
-      is refused before the first episode.
+    - The teacher judges exactly the ids that were sampled. A model with another tokenizer, or with other patches of
+      screenshots, is refused before the first episode.
     - The images are those that the student saw.
 """
 
@@ -39,7 +39,7 @@ from dart_train.rollout.teachers.teacher import Student, TeacherAwayError, Teach
 from dart_train.rollout.teachers.told_prompt import told_prompt
 
 UNAVAILABLE_S = 5.0
-"""Seconds that a request waits for an engine that was started here; the episode is trained on without it then."""
+"""Seconds that a request waits for an engine that was started here; after that the episode gets no lesson."""
 
 
 class DistillationOptions(Section):
@@ -52,14 +52,14 @@ class DistillationOptions(Section):
     )
     url: str | None = Field(
         None,
-        description="A running engine that serves it: ours (ws://, ws+unix://) or vLLM (http://); null starts one on "
+        description="A running engine with this model: ours (ws://, ws+unix://) or vLLM (http://); null starts one on "
         "this machine's CPU.",
     )
     told: Literal["nothing", "oracle", "tree"] = Field(
         "nothing",
-        description="What the teacher's prompt holds besides: the oracle's next action, or the accessibility tree.",
+        description="What is added to the prompt of the teacher: the oracle's next action, or the accessibility tree.",
     )
-    words: str = Field("Hint: {told}", description="How it is told; {told} stands for the action or the tree.")
+    words: str = Field("Hint: {told}", description="Words of this addition; {told} is the action or the tree.")
     threads: int = Field(1, ge=1, description="Threads of an engine that is started here.")
 
     @model_validator(mode="after")
@@ -70,14 +70,14 @@ class DistillationOptions(Section):
                 "something (told: oracle, or tree)"
             )
         if self.model is None and self.url is not None:
-            raise ValueError("url needs model as well: the directory whose tokenizer the engine's model has")
+            raise ValueError("url needs model as well: a directory with the tokenizer of the engine's model")
         if "{told}" not in self.words:
             raise ValueError('words must hold {told}, such as "Hint: {told}"')
         return self
 
 
 class Distillation:
-    """A `Teacher` that judges the student's tokens by an engine."""
+    """A `Teacher` that gives log-probabilities of the student's tokens, from an engine."""
 
     Options = DistillationOptions
 
@@ -120,7 +120,7 @@ class Distillation:
             raise TeacherAwayError(f"teacher: {options.url or options.model}: {error}") from error
 
     async def see(self, session: PlayableSession, observation: Observation) -> str:
-        """Return what the teacher will be told."""
+        """Return what is added to the teacher's prompt."""
         if self._options.told == "tree":
             return observation.accessibility_tree or ""
         if self._options.told == "oracle":
@@ -143,7 +143,7 @@ class Distillation:
         return replace(step, teacher_logprobs=judged.logprobs)
 
     async def close(self) -> None:
-        """Let go of the engine; one that was started here ends."""
+        """Close the connection to the engine; an engine that was started here is stopped."""
         pool, remote = self._pool, self._remote
         self._pool = self._remote = None
         if pool is not None:

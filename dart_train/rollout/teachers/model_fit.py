@@ -1,4 +1,4 @@
-"""Whether a model can judge a student's tokens: the same ids, and pads of screenshots, must mean the same to both."""
+"""Check that a model can judge a student's tokens: ids and screenshot pads must mean the same to both models."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ from dart_agent.models.model_tokens import ModelTokens
 
 
 def misfit(model: str | Path, tokens: ModelTokens, vision: VisionSpec) -> str:
-    """Return why a model cannot judge the tokens of a student with this tokenizer and image processor; "" if it can.
+    """Return why a model cannot judge the tokens of a student with this tokenizer and image processor, or "".
 
     Raises:
-        ConfigurationError: if `model` is no directory of a model.
+        ConfigurationError: if `model` is not the directory of a model.
     """
     if difference := tokens.difference(ModelTokens.load(model)):
         return (

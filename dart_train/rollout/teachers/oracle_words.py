@@ -1,4 +1,4 @@
-"""What a task's oracle would do in a state, in the words of the student's action format."""
+"""The action of a task's oracle in a state, in the words of the student's action format."""
 
 from dart_agent.formats import InexpressibleError
 from dart_agent.policies.oracle_policy import snapped
@@ -9,7 +9,7 @@ from dart_train.rollout.teachers.teacher import Student
 
 
 async def oracle_words(student: Student, session: PlayableSession, observation: Observation, grid: int = 1) -> str:
-    """Return the oracle's next action as the student would write it; "" where the task has no oracle, or it is lost."""
+    """Return the oracle's next action as the student would write it; "" if the task has no oracle, or it is lost."""
     space = student.vision.space(*observation.screenshot.shape[:2])
     try:
         action = snapped(await session.oracle(), grid, space)

@@ -1,8 +1,8 @@
-"""The one interface of teachers, and what a teacher is told of its student.
+"""The interface of teachers, and the description of a student that a teacher gets.
 
-An episode is played by the student. In each state the teacher may note something while the desktop is there (`see`:
-what an oracle would do, the accessibility tree). Once the episode has ended without a reward, it says for each step
-what is to be learned (`teach`): the answer that it would have given, or how likely it finds the student's.
+The student plays an episode. In each state the teacher may note something while the desktop exists (`see`: the oracle's
+action, the accessibility tree). After an episode without a reward, the teacher gives the lesson of each step (`teach`):
+its own answer, or the log-probabilities of the student's answer.
 
 ```python
 class Patient:
@@ -43,19 +43,19 @@ class TeacherError(DartGymError):
 
 
 class TeacherAwayError(TeacherError):
-    """A teacher cannot be reached. A run does not begin without it, and one that had begun goes on."""
+    """A teacher cannot be reached. A run does not begin without it; a run that has begun goes on without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """What a teacher may know of the policy that it teaches.
+    """The policy that a teacher teaches.
 
     Attributes:
-        model_dir: of its tokenizer and processor files.
-        sampling: how it samples; `max_tokens` is the longest answer.
+        model_dir: directory of its tokenizer and processor files.
+        sampling: its sampling; `max_tokens` is the longest answer.
         engine: serves its newest weights.
-        directory: for sockets and temporary files, a short path.
-        logs: directory of the run's logs; None for none.
+        directory: directory for sockets and temporary files, a short path.
+        logs: directory of the run's logs; None for no logs.
     """
 
     model_dir: str
@@ -75,29 +75,29 @@ class Teacher(Protocol):
     """
 
     async def start(self) -> None:
-        """Get ready; called before the first episode.
+        """Get ready. Called before the first episode.
 
         Raises:
-            TeacherAwayError: if it cannot be reached; a run that had begun is played without it, and calls again.
-            TeacherError: if it cannot teach this student; then nothing is played.
+            TeacherAwayError: if it cannot be reached. A run that has begun goes on without it, and calls this again.
+            TeacherError: if it cannot teach this student; nothing is played then.
         """
 
     async def see(self, session: PlayableSession, observation: Observation) -> str:
-        """Return what is to be noted of a state, before the student's action is carried out; "" for nothing.
+        """Return a note about a state, before the student's action is carried out; "" for no note.
 
-        It is recorded as `Step.advice`.
+        The note is recorded as `Step.advice`.
         """
 
     async def teach(self, step: Step) -> Step:
-        """Return a step of an ended episode with `target_ids` or `teacher_logprobs`, or as it is.
+        """Return a step of an ended episode with `target_ids` or `teacher_logprobs`, or unchanged.
 
-        Its images are in `step.pixels.prompt`. An error leaves the step as it is; after one the teacher is left alone
+        Its images are in `step.pixels.prompt`. After an error the step stays unchanged, and the teacher is not asked
         for a while.
         """
 
     async def close(self) -> None:
-        """Let go of what `start` has opened. Idempotent."""
+        """Release what `start` has opened. Idempotent."""
 
 
 TeacherFactory = Callable[[Engine, Path], Teacher]
-"""Makes the teacher of a run around the engine of its policy, with a directory for sockets."""
+"""Creates the teacher of a run from the engine of its policy and a directory for sockets."""

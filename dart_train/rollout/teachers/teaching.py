@@ -1,10 +1,10 @@
-"""Teaching: episodes that have ended without a reward are taught before they are recorded, beside the play.
+"""Teaching: lessons are added to episodes without a reward before they are recorded, beside the play.
 
 Invariants:
-    - Each episode that is handed in is recorded exactly once: taught, in part, or as it was played. No worker waits.
-    - A teacher that fails, hangs or dies costs nothing but its lessons: episodes go on being recorded without them, it
-      is tried again with longer and longer pauses, and the log says when it goes away and when it is back.
-    - At the end what is not taught within the time is recorded as it is.
+    - Each episode that is handed in is recorded exactly once: with all lessons, some, or none. No worker waits.
+    - If a teacher fails, hangs or dies, only its lessons are lost. Episodes are recorded without them, the teacher is
+      retried with growing pauses, and the log says when it goes away and when it is back.
+    - When the service ends, episodes without a lesson within the time limit are recorded as they are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from dart_train.rollout.teachers.teacher import Teacher, TeacherAwayError
 
 
 class Teaching:
-    """The teacher of a rollout service, or none.
+    """The teaching of a rollout service, with a teacher or without.
 
     Args:
-        teacher: None for none; then everything is recorded as it is played.
-        record: takes what is taught.
-        when: episodes that are taught: those without a reward, or all. Whether a whole group has failed is known to the
-            trainer, which uses what is taught accordingly.
-        timeout_s: seconds for all steps of an episode.
+        teacher: the teacher; None records everything as it is played.
+        record: takes the taught episodes.
+        when: episodes to teach: those without a reward, or all. Only the trainer knows whether a whole group has
+            failed, and it uses the lessons accordingly.
+        timeout_s: time limit in seconds for all steps of an episode.
 
     Attributes:
-        taught: steps that the teacher has said something of, and `untaught` those of which it was to and did not.
+        taught: number of steps with a lesson; `untaught` is the number of steps that should have one and do not.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Teaching:
 
     @property
     def full(self) -> bool:
-        """Return whether no episode should be begun before some are taught."""
+        """Return whether workers should wait before they begin new episodes."""
         return self._ended.full
 
     @property
@@ -77,10 +77,10 @@ class Teaching:
         return bool(getattr(self._teacher, "wants_tree", False))
 
     async def start(self, *, resumed: bool = False) -> None:
-        """Have the teacher get ready; one that is away where a run goes on is tried again later.
+        """Start the teacher. If a run is resumed and the teacher is away, it is retried later.
 
         Raises:
-            TeacherError: it cannot teach the student, or cannot be reached and the run is not `resumed`.
+            TeacherError: if it cannot teach the student, or cannot be reached and the run is not `resumed`.
         """
         if self._teacher is None:
             return
@@ -92,27 +92,27 @@ class Teaching:
             self._put_off(error)
 
     def advised(self, policy: Policy, session: PlayableSession) -> Policy:
-        """Return the policy of an episode, with the teacher looking on once it has got ready."""
+        """Return the policy of an episode, observed by the teacher once that has started."""
         return AdvisedPolicy(policy, self._teacher, session) if self._teacher is not None and self._ready else policy
 
     def hand_in(self, trajectory: Trajectory, expected: int) -> None:
-        """Teach an episode that has ended, where that is to be done, and have it recorded."""
+        """Teach an episode that has ended, if it is to be taught, and record it."""
         if self._teacher is None or not self._wants(trajectory):
             self._record(trajectory, expected)
             return
         self._ended.hand_in(trajectory, expected)
 
     async def settle(self, limit_s: float) -> None:
-        """Wait for what is being taught; what takes longer is recorded as it is."""
+        """Wait for the episodes in work; record those that take longer than the limit as they are."""
         await self._ended.settle(limit_s)
 
     async def close(self) -> None:
-        """Let go of the teacher. Call `settle` before."""
+        """Close the teacher. Call `settle` before."""
         if self._teacher is not None:
             await self._teacher.close()
 
     def figures(self) -> dict[str, Any]:
-        """Return the teacher's part of a metrics line; nothing without a teacher."""
+        """Return the teacher's part of a metrics line; empty without a teacher."""
         if self._teacher is None:
             return {}
         state = self._availability.state()
@@ -127,19 +127,19 @@ class Teaching:
         try:
             if self._teacher is not None and time.monotonic() >= self._again:
                 await self._ask(self._teacher, lessons)
-        finally:  # told to end as well
+        finally:  # also when cancelled
             standing[0] = taught = replace(standing[0], steps=tuple(lessons))
             self.taught += taught.taught_steps
             self.untaught += len(lessons) - taught.taught_steps
 
     async def _ask(self, teacher: Teacher, lessons: list[Step]) -> None:
-        """Put what the teacher says of each step into its place."""
+        """Replace each step by its lesson, as far as the teacher answers."""
         errors: list[Exception] = []
 
         async def ask(place: int) -> None:
             try:
                 lessons[place] = await teacher.teach(lessons[place])
-            except Exception as error:  # an engine's, or of somebody's teacher: the student goes on without it
+            except Exception as error:  # an engine or a plug-in failed: the step goes on without a lesson
                 errors.append(error)
 
         try:
@@ -148,7 +148,7 @@ class Teaching:
                 await asyncio.gather(*(ask(place) for place in range(len(lessons))))
         except TimeoutError:
             errors.append(TimeoutError(f"no answer about an episode within {self._timeout_s:g} s"))
-        except Exception as error:  # it is still away, or somebody's teacher cannot get ready
+        except Exception as error:  # it is still away, or a plug-in cannot start
             errors.append(error)
         if not errors:
             self._availability.restored()

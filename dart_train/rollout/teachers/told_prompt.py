@@ -1,16 +1,16 @@
-"""A student's prompt with something that only a teacher is told, at the end of the newest message. Pure."""
+"""A student's prompt with an addition for a teacher, at the end of the newest message. Pure."""
 
 from dart_agent.engines.base.engine import Prompt
 from dart_agent.models.model_tokens import ModelTokens
 
 LONGEST_TOLD = 8000
-"""Characters of what is told; the rest is cut off."""
+"""Longest addition in characters; the rest is cut off."""
 
 
 def told_prompt(prompt: Prompt, told: str, tokens: ModelTokens) -> Prompt:
-    """Return the prompt with a text before the end of its newest message but the one that the answer begins.
+    """Return the prompt with a text at the end of its last complete message; the answer begins the one after it.
 
-    The text is encoded as plain text: nothing in it can end the message.
+    The text is encoded as plain text, so nothing in it can end the message.
     """
     ids = prompt.token_ids
     ends = [place for place, token in enumerate(ids) if token == tokens.im_end_id]

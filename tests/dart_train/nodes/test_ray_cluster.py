@@ -173,7 +173,7 @@ def test_the_same_command_goes_on_after_the_head_has_ended(life, record_property
 
 def test_nothing_is_lost_or_trained_twice(life):
     stopped = life.ask(life.nodes["again"], "stop", NAME)
-    assert "the same command goes on" in stopped
+    assert "the same command resumes it" in stopped
     assert life.launcher.wait(60) == 130
     command = (f"{ROOT}/.venv/bin/dart-train", "data", "check", f"{HOME}/runs/{NAME}/config.yaml")
     checked = life.cluster.head.run(*command, "--runs-dir", f"{HOME}/runs", **life.cluster.environment)

@@ -90,7 +90,7 @@ def test_a_run_whose_launcher_has_ended_is_not_running(run):
     assert launcher(run) is None
     assert status(run).splitlines() == [
         "mine: not running (done: prepare)",
-        "  the command that began it goes on with it",
+        "  the command that began it resumes it",
     ]
     assert stop(run) == "mine is not running"
 
@@ -99,7 +99,7 @@ def test_a_run_whose_launcher_has_ended_is_not_running(run):
 def test_stop_tells_the_launcher(run):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         lock(run, process.pid)
-        assert "the same command goes on" in stop(run)
+        assert "the same command resumes it" in stop(run)
         wait_until(lambda: process.poll() is not None, 20)
         assert process.returncode == -signal.SIGTERM
 

@@ -148,4 +148,4 @@ def test_write_json_replaces_whole_files(tmp_path):
 def test_full_disk_is_explained(tmp_path):
     error = explain_os_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
     assert "disk is full" in str(error)
-    assert "goes on where it was" in str(error)
+    assert "to resume the run" in str(error)

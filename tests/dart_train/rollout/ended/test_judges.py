@@ -172,7 +172,7 @@ async def test_nonsense_silence_and_a_constant_yes_are_seen(caplog):
     assert caplog.text.count("the judge yes: it has called all") == 1 and "it tells nothing" in caplog.text
     for name in ("nonsense", "raise", "hang"):
         assert caplog.text.count(f"the judge {name}: it gives no judgement of 100% of the episodes") == 1
-    assert caplog.text.count("the judge raise says nothing") == 1
+    assert caplog.text.count("the judge raise did not judge an episode") == 1
 
 
 async def test_what_does_not_count_is_not_judged():
