@@ -47,7 +47,6 @@ PRIVATE_NAMES = {
     "dart_gym/cluster/server/test_openenv_environment.py": 2,  # OpenEnv: its connection
     "dart_gym/envs/test_prefetch.py": 1,  # a generator that has drawn already
     "dart_gym/stock_osworld_main.py": 3,  # OSWorld: it has no other way to a task
-    "dart_train/launch/test_start_and_end.py": 5,  # a pipeline without processes
     "dart_train/preflight/test_preflight.py": 1,  # shutil: the type of its result
     "dart_train/trainer/attention/test_attention.py": 2,  # transformers: which kernel a model uses
     "dart_train/trainer/memory/test_chunked_head.py": 1,  # PyTorch: an operator
