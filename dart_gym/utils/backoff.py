@@ -27,10 +27,15 @@ class Pauses:
         pause = backoff(self._failures, self._first, self._longest)
         return pause if time.monotonic() + pause <= self._deadline else None
 
-    async def wait(self, otherwise: Exception) -> None:
-        """Let some time pass before the next attempt; raises `otherwise` where that would go beyond the deadline."""
+    async def wait(self, otherwise: Exception, why: str = "") -> None:
+        """Let some time pass before the next attempt; raises `otherwise` where that would go beyond the deadline.
+
+        Args:
+            otherwise: the error of the last attempt.
+            why: what listeners are told meanwhile, where `otherwise` is true only once the deadline has passed.
+        """
         pause = self.next()
         if pause is None:
             raise otherwise
-        retrying(otherwise, pause)
+        retrying(why or otherwise, pause)
         await asyncio.sleep(pause)

@@ -137,8 +137,8 @@ async def _stock_client(desktop: Desktop) -> str:
             await _ask(path, "GET", "/screenshot")
             return path
         except httpx.TransportError as error:
-            why = DesktopTimeoutError(f"the server did not start ({error}); is pyautogui there (`make apps`)?")
-            await pauses.wait(why)
+            late = DesktopTimeoutError(f"the server did not start ({error}); is pyautogui there (`make apps`)?")
+            await pauses.wait(late, f"the server has not started yet: {error}")
 
 
 async def _stock_step(path: str, x: int, y: int, pause_s: float) -> None:

@@ -237,7 +237,8 @@ class VLLMEngine:
             rest, left = continued(prompt, sampling, parts)
             if answer.finish_reason != "abort" or left.max_tokens < 1:
                 return parts, (min(versions), max(versions))
-            await pauses.wait(EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s"))
+            late = EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s")
+            await pauses.wait(late, f"{self._name} aborted the request")
 
     async def _answer(
         self, prompt: Prompt, sampling: Sampling, timeout_s: float, begun: int

@@ -1,17 +1,17 @@
-"""One engine replica: a process that is started here, or an engine that runs elsewhere, and what is known about it.
+"""One engine replica, which is started here as a process or runs elsewhere, and everything known about it.
 
-One rollout service at a time updates a replica that several of them use. Within a process `EnginePool` sees to that;
-between processes it is a lock (`UpdateLocks`) in the data manager's database, by the replica's address.
+Several rollout services may share a replica, but only one at a time updates it. Within a process `EnginePool` ensures
+that; between processes it is a lock in the data manager's database (`UpdateLocks`), named by the replica's address.
 
 Invariants:
-    - A process that was started here dies with this process, `kill -9` included, and leaves no socket behind; when it
-      is ended, so is every process that it started.
-    - `state` says whether requests may be sent: READY and UPDATING take them, the others do not.
-    - `verified` is the version that it is known to serve, by its own word after it was started or updated. A replica
-      that then says another one was changed behind our back: that is an error, and not its new version.
-    - A replica that this process started is nobody else's: it needs no lock, and works on without a database.
-    - The holder of a lock renews it all the time. One that is dead, or hung for longer than its lease, gives way; where
-      it wakes up again, its update fails.
+    - A process that was started here ends with this process, even after `kill -9`, and leaves no socket behind. When it
+      is stopped, all processes that it started are stopped as well.
+    - `state` says whether requests may be sent: READY and UPDATING take them, the other states do not.
+    - `verified` is the version that the replica itself reported after its start or its last update. If it reports a
+      different version later, somebody else has changed it: this is an error and not its new version.
+    - A replica that this process started is used by nobody else: it needs no lock, and works without a database.
+    - The holder of a lock renews it regularly. A holder that is dead, or hangs for longer than its lease, loses the
+      lock; if it wakes up again, its update fails.
 """
 
 import asyncio
@@ -46,19 +46,19 @@ FIRST_LOOK_S = 0.02
 SLOWEST_LOOK_S = 0.5
 TERMINATE_S = 3.0
 UNKNOWN = -1
-"""Version of weights of which nobody knows what they are: those of a vLLM server that nobody has updated yet."""
-RENEWALS = 3  # of a lock within a lease
+"""Version number of unknown weights, such as those of a vLLM server that has not been updated yet."""
+RENEWALS = 3  # of a lock during one lease
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class Wakeup:
-    """Lets coroutines wait until something changed; each then looks for itself. For one event loop."""
+    """Lets coroutines wait for a change, which each of them then examines itself. For one event loop."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        """Let all that wait look again."""
+        """Wake all waiting coroutines."""
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
@@ -81,8 +81,8 @@ class ReplicaState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
-    UPDATING = "updating"  # loads weights between two batches; requests wait, so others are preferred
-    DRAINING = "draining"  # ends its requests before an update
+    UPDATING = "updating"  # loads weights between two batches; its requests wait, so other replicas are preferred
+    DRAINING = "draining"  # finishes its requests before an update
     DOWN = "down"
 
 
@@ -90,28 +90,28 @@ class ServerProcess(Process, Protocol):
     """A server on another node."""
 
     async def fetch(self, url: str) -> str:
-        """Have its node fetch shared weights; returns their directory there. Raises `EngineError`."""
+        """Fetch shared weights to its node; return their directory there. Raises `EngineError`."""
 
 
 class EngineNodes(Protocol):
-    """Nodes that servers are started on."""
+    """Nodes on which servers are started."""
 
     async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[ServerProcess, str]:
-        """Start a server of the weights at `url`, as soon as a node has room; returns it and its address.
+        """Start a server with the weights at `url` as soon as a node has room; return it and its address.
 
         Raises:
-            EngineError: it could not be started.
+            EngineError: if it cannot be started.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """What a replica is.
+    """The settings of a replica.
 
     Attributes:
         url: address of an engine that runs elsewhere; "" for a process that is started here.
         directory: directory for the sockets and temporary files of a process that is started here; a short path.
-        gpus: indices of its GPUs; None where nobody gave it any.
+        gpus: indices of its GPUs; None if no GPUs were assigned.
         gpu_memory: share of their memory that it takes; None for its own default.
         nodes: starts it on a node of a cluster; None starts it here.
     """
@@ -129,11 +129,11 @@ class ReplicaSpec:
 
     @property
     def owned(self) -> bool:
-        """Return whether it is a process that is started here."""
+        """Return whether the replica is a process that is started here."""
         return not self.url
 
     def launch(self, weights: Weights) -> Launch:
-        """Return what its process is started with."""
+        """Return the launch settings of its process."""
         return Launch(
             name=f"r{self.index}",
             index=self.index,
@@ -147,7 +147,7 @@ class ReplicaSpec:
         )
 
     def command(self, weights: Weights) -> Command:
-        """Return what starts its process on this machine."""
+        """Return the command that starts its process on this machine."""
         return self.kind.command(self.launch(weights))
 
 
@@ -158,17 +158,18 @@ class Replica:
     Attributes:
         name: unique in the fleet.
         loading: how weights are streamed into its server; None where it reads files.
-        version: version of the weights that it last said it serves; `UNKNOWN` before.
-        verified: the version that it must say; None while it is not known.
-        updating_to: the version that it is being updated to; None while it is not.
-        tainted: an update failed, so that it may hold a mixture: it serves nothing before it was started or updated.
-        in_flight: number of requests that it has from here.
+        version: version of the weights that it reported last; `UNKNOWN` before the first report.
+        verified: the version that it must report; None while that is not known.
+        updating_to: the version that it is being updated to; None outside of an update.
+        tainted: whether an update failed and it may hold a mixture of weights. It then serves nothing until a restart
+            or a successful update.
+        in_flight: number of requests from here that it is working on.
         errors: number of requests that have failed since its last answer.
-        bad_responses: number of its responses that no response can be, in all.
-        failures: times that it went out of service since it last served well.
+        bad_responses: total number of its invalid responses.
+        failures: number of times that it went out of service since it last served well.
         busy_share: share of the last seconds in which it computed, from 0 to 1.
         alarm: set when it goes out of service.
-        examining: held while somebody finds out whether it is what is wrong.
+        examining: held while a test finds out whether the replica is the cause of a failure.
     """
 
     spec: ReplicaSpec
@@ -203,21 +204,21 @@ class Replica:
 
     @property
     def limit(self) -> int:
-        """Most requests that it gets at a time."""
+        """Largest number of requests that it gets at the same time."""
         return self.concurrency.limit
 
     @property
     def usable(self) -> bool:
-        """Return whether it is in service: requests may be sent to it, or may again once it is updated."""
+        """Return whether it is in service: requests may be sent to it now, or once its update is over."""
         return self.state in (ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DRAINING)
 
     @property
     def died(self) -> bool:
-        """Return whether its process is ours and has ended."""
+        """Return whether its process was started here and has ended."""
         return self.process is not None and self.process.poll() is not None
 
     async def launch(self, weights: Weights) -> None:
-        """Start the process, or only a client.
+        """Start the process, or connect only, if it runs elsewhere.
 
         Raises:
             OSError: if the process does not start.
@@ -231,14 +232,14 @@ class Replica:
                 command = spec.command(weights)
                 _remove_socket(command.url)
                 self.process, self.url = _start_server(command, spec.log), command.url
-            self.tainted = False  # a new process
+            self.tainted = False  # the process is new
         self.engine = spec.kind.connect(
             Connection(
                 self.url,
                 weights.path,
                 name=self.name,
                 version=weights.version if spec.owned else UNKNOWN,
-                # `ReplicaLife.ask` is stricter: it knows the queue.
+                # `ReplicaLife.ask` sets a shorter limit: it knows the queue
                 request_timeout_s=max(spec.config.request_timeout_s, spec.config.unavailable_timeout_s),
                 update_timeout_s=spec.config.start_timeout_s,
                 pause="keep" if spec.config.update == "keep" else "abort",
@@ -252,7 +253,7 @@ class Replica:
         self._busy_at = None
 
     async def path_of(self, weights: Weights) -> str:
-        """Directory of weights where the server is. Raises `EngineError` where its node cannot get them."""
+        """Return the directory of weights on the server's node. Raises `EngineError` if the node cannot fetch them."""
         process = self.process
         if self.spec.nodes is None or process is None:
             return weights.path
@@ -262,8 +263,8 @@ class Replica:
         """Wait until the replica answers.
 
         Raises:
-            EngineMismatch: if it serves something else than expected.
-            EngineError: if it has ended or is late.
+            EngineMismatch: if it serves something other than expected.
+            EngineError: if its process has ended, or it does not answer in time.
         """
         deadline = time.monotonic() + timeout
         pauses = Pauses(deadline, FIRST_LOOK_S, SLOWEST_LOOK_S)
@@ -276,7 +277,8 @@ class Replica:
                 if self.process is not None and self.process.poll() is not None:
                     status = self.process.returncode
                     raise EngineError(f"its process ended with status {status}; see {self.spec.log}") from error
-                await pauses.wait(EngineError(f"no answer within {timeout:.0f} s: {error}"))
+                late = EngineError(f"no answer within {timeout:.0f} s: {error}")
+                await pauses.wait(late, f"engine {self.name} has not answered yet (limit {timeout:.0f} s): {error}")
 
     async def look(self, timeout: float) -> EngineInfo:
         """Read the version, load and busy share from the replica's state.
@@ -294,17 +296,17 @@ class Replica:
         except TimeoutError:
             raise EngineError(f"no answer within {timeout:.1f} s") from None
         if expected != (self.verified, self.updating_to):
-            return info  # an update began or ended meanwhile: the answer may be stale
+            return info  # an update began or ended in the meantime: the answer may be stale
         if self.verified is not None and self.updating_to is None and info.version != self.verified:
             raise EngineMismatch(
-                f"it says that it serves version {info.version}, it was given {self.verified}: it was started again or "
-                "is updated by somebody else"
+                f"it reports version {info.version} instead of {self.verified}: it was restarted, or it is updated by "
+                "somebody else"
             )
         self._take(info)
         return info
 
     async def told(self) -> EngineInfo:
-        """Return what the engine says of itself, checked by type and range. Raises `EngineError`."""
+        """Return the engine's own report, checked by type and range. Raises `EngineError`."""
         if self.engine is None:
             raise EngineError("not started")
         with client_errors():
@@ -323,14 +325,14 @@ class Replica:
         self.version, self.info = info.version, info
 
     def explains(self, asked_at: int, oldest: int, newest: int) -> bool:
-        """Return whether a response to a request that was sent at version `asked_at` can be of these versions."""
+        """Return whether a response to a request sent at version `asked_at` can come from these versions."""
         known = [asked_at, self.version]
         if self.updating_to is not None:
             known.append(self.updating_to)
         return min(known) <= oldest <= newest <= max(known)
 
     async def shut_down(self, grace_s: float = TERMINATE_S) -> None:
-        """End the process and what it started, by SIGKILL after `grace_s`, and close the client. Idempotent."""
+        """Stop the process and its children, by SIGKILL after `grace_s`, and close the client. Idempotent."""
         engine, process = self.engine, self.process
         self.engine = self.process = None
         if process is not None and process.poll() is None:
@@ -338,13 +340,13 @@ class Replica:
         if process is not None:
             await asyncio.to_thread(_reap, process, grace_s)
             _remove_socket(self.url)
-        if engine is not None:  # last: closing waits for the other side, which may have stood still until its end
+        if engine is not None:  # last: closing waits for the other side, which may have hung until its end
             await engine.close()
 
 
 @contextlib.contextmanager
 def client_errors() -> Iterator[None]:
-    """Turn what a client of ours or of a plug-in fails with into an `EngineError`: no server may end the service."""
+    """Turn any error of a client, also of a plug-in, into an `EngineError`: no server may end the service."""
     try:
         yield
     except (EngineError, CheckpointError, TimeoutError):
@@ -362,14 +364,14 @@ def _start_server(command: Command, log_path: Path | None) -> ChildProcess:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=child_environment() | command.environment,  # an engine of a plug-in is found there as it is here
+            env=child_environment() | command.environment,  # so that plug-ins that are found here are found there, too
             start_new_session=True,
             preexec_fn=die_with_parent(signal.SIGTERM if command.has_workers else signal.SIGKILL),
         )
 
 
 def _reap(process: Process, grace_s: float) -> None:
-    """Wait for a server, and end all that it started: a vLLM server computes in children of its own."""
+    """Wait for a server, and end all processes that it started, such as the workers of vLLM."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace_s)
     process.kill_all()
@@ -383,17 +385,17 @@ def _remove_socket(url: str) -> None:
 
 
 class Locks(Protocol):
-    """Where locks are kept: `DatabaseLocks`. Its methods may block, and raise `DataError`."""
+    """The store of locks: `DatabaseLocks`. Its methods may block, and raise `DataError`."""
 
     def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
-        """Take a lock, or renew it; return its holder."""
+        """Take or renew a lock; return its holder, who may be another one."""
 
     def give_back_lock(self, name: str, holder: str) -> None:
-        """Let it go."""
+        """Release a lock."""
 
 
 class UpdateLocks:
-    """The locks of one service that shares its replicas (or not: None); silent for `lease_s` it gives way."""
+    """The locks of a service that may share its replicas. It loses a lock if it does not renew it for `lease_s`."""
 
     def __init__(self, locks: Locks | None, lease_s: float) -> None:
         self._locks, self._lease = locks, lease_s
@@ -401,11 +403,11 @@ class UpdateLocks:
 
     @contextlib.asynccontextmanager
     async def held(self, replica: Replica, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Hold the lock in the block, so that no other process updates the replica.
+        """Hold the lock during the block, so that no other process updates the replica.
 
         Raises:
-            EngineBusy: if the block was not begun.
-            EngineError: if the lock was lost.
+            EngineBusy: if the lock cannot be taken; the block is not entered.
+            EngineError: if the lock was lost during the block.
         """
         if self._locks is None or replica.spec.owned:
             yield
@@ -426,7 +428,7 @@ class UpdateLocks:
                 try:
                     yield
                 finally:
-                    over.set()  # a renewal under way is waited for: it must not take again what is given back
+                    over.set()  # waits for a running renewal, which must not take the lock again once it is released
                     await renewing
         except TimeoutError:
             if not lost:
@@ -436,7 +438,7 @@ class UpdateLocks:
             ) from None
         finally:
             if not lost:
-                with contextlib.suppress(DataError):  # it is over after its lease in any case
+                with contextlib.suppress(DataError):  # the lock ends with its lease anyway
                     await asyncio.to_thread(self._locks.give_back_lock, name, self._holder)
 
     async def _take(self, name: str, wait_s: float) -> None:
@@ -453,7 +455,7 @@ class UpdateLocks:
             await pauses.wait(busy)
 
     async def _renew(self, name: str, over: asyncio.Event) -> str:
-        """Hold the lock until it is over; return who took it, "" for nobody."""
+        """Renew the lock until `over`; return the holder that took it away, or ""."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._lease / RENEWALS):
@@ -463,7 +465,7 @@ class UpdateLocks:
             try:
                 holder = await self._ask(name)
             except DataError:
-                continue  # nobody else can take it either, and we look again soon
+                continue  # nobody else can take the lock either; it is renewed soon
             if holder != self._holder:
                 return holder
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from dart_gym.utils.backoff import Pauses, backoff
+from dart_gym.utils.waits import said
 
 
 def test_each_pause_is_twice_the_one_before_up_to_the_longest():
@@ -21,3 +22,12 @@ async def test_no_pause_goes_beyond_the_deadline():
     with pytest.raises(OSError, match="late"):
         await Pauses(time.monotonic() + 0.5, 1.0, 2.0).wait(OSError("late"))
     assert Pauses(time.monotonic() + 0.5, 1.0, 2.0).next() is None
+
+
+async def test_listeners_are_told_what_is_true_before_the_deadline():
+    told: list[str] = []
+    with said(told.append):
+        await Pauses(time.monotonic() + 60.0, 0.001, 0.002).wait(OSError("no answer within 60 s"), "no answer yet")
+        with pytest.raises(OSError, match="no answer within"):
+            await Pauses(time.monotonic(), 1.0, 2.0).wait(OSError("no answer within 60 s"), "no answer yet")
+    assert told == ["no answer yet; trying again"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pool_builders import all_ready, echo_pool, model_pool, pid_of, until
 
 from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
+from dart_gym.utils.waits import said
 from dart_train.rollout.fleet.engine_pool import EpisodeEngine
 from dart_train.rollout.fleet.replica import ReplicaState
 from dart_train.rollout.fleet.request_routing import route
@@ -125,6 +126,16 @@ async def test_a_request_that_is_wrong_fails_and_harms_no_replica(weights_dir, s
         with pytest.raises(EngineError, match="refused 3 times, at last by r.: negative token id"):
             await pool.generate(Prompt((-1,)), Sampling())
         assert all_ready(pool)() and all(replica.restarts == 0 for replica in pool.replicas)
+
+
+@pytest.mark.process
+async def test_while_an_engine_starts_nobody_is_told_that_its_time_is_over(weights_dir, sockets):
+    told: list[str] = []
+    with said(told.append):
+        async with echo_pool(1, weights_dir, sockets) as pool:
+            await until(all_ready(pool))
+    assert told[0].startswith("engine r0 has not answered yet (limit ") and "; trying again" in told[0]
+    assert not [line for line in told if "no answer within" in line]
 
 
 @pytest.mark.process
