@@ -19,7 +19,7 @@ HOPELESS_STATUS = 78
 """Exit status of a supervised process that would fail again: `EX_CONFIG` of sysexits.h."""
 
 STOPPED_STATUS = 128 + signal.SIGTERM
-"""Exit status of a supervised process that was told to stop before its work was done."""
+"""Exit status of a supervised process that was told to stop before its work was done; by Ctrl-C it is another."""
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None, use_errno=True)

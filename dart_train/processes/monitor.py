@@ -23,7 +23,7 @@ from typing import Any
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
-from dart_gym.core.errors import DartGymError
+from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.core.task_group import TaskGroup
 from dart_gym.utils.durable_files import publish_directory
 from dart_gym.utils.owned_directories import owned_directory
@@ -49,17 +49,32 @@ HELD = ".held"
 
 
 def main(context: ProcessContext, *, places: EnginePlaces = EnginePlaces()) -> None:
-    """Evaluate whenever enough rollouts were recorded, until told to stop. `places`: where its engine computes."""
+    """Evaluate whenever enough rollouts were recorded, until told to stop. `places`: where its engine computes.
+
+    Raises:
+        ConfigurationError: the run has no number of rollouts between two evaluations.
+        SystemExit: told to stop.
+    """
+    if context.config.evaluation.monitor.every_rollouts is None:
+        raise ConfigurationError(
+            "evaluation.monitor.every_rollouts is not set: it says how many rollouts lie between two evaluations"
+        )
+    told: list[int] = []
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_until_told(context, places))
-    raise SystemExit(STOPPED_STATUS)
+        asyncio.run(_until_told(context, places, told))
+    raise SystemExit(128 + told[0] if told else STOPPED_STATUS)
 
 
-async def _until_told(context: ProcessContext, places: EnginePlaces) -> None:
+async def _until_told(context: ProcessContext, places: EnginePlaces, told: list[int]) -> None:
     task = asyncio.current_task()
     assert task is not None  # for the type checker: a coroutine that runs is in one
+
+    def stop(signum: int) -> None:
+        told.append(signum)
+        task.cancel()
+
     for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
     with context.open_data(context.config.data.unavailable_timeout_s) as data, owned_directory("engines") as sockets:
         engine = context.config.rollout.engine.model_copy(update={"replicas": 1})
         first = published(data)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
+from dart_gym.utils.processes import SUPERVISED
 from dart_train.core.availability import insist
 from dart_train.core.garbage_collection import collect_rarely
 from dart_train.core.metrics_log import MetricsLog, read_metrics
@@ -80,10 +80,10 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ
         with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
-            summary, stopped = asyncio.run(_serve(service, listen, panel, seconds_left(config, context.run)))
+            summary, told = asyncio.run(_serve(service, listen, panel, seconds_left(config, context.run)))
         _log.info("ended: %s", summary)
-        if stopped:
-            raise SystemExit(STOPPED_STATUS)
+        if told:
+            raise SystemExit(128 + told)
         insist(lambda: data.set_fact(ROLLOUTS_ENDED, True), config.unavailable_timeout_s)
 
 
@@ -104,36 +104,37 @@ def seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
 
 async def _serve(
     service: RolloutService, listen: str, panel: RolloutPanel | None = None, seconds: float | None = None
-) -> tuple[RolloutSummary, bool]:
-    """Run until done, out of time or told to stop; return the counts and whether it was told to stop."""
-    stopped = asyncio.Event()
+) -> tuple[RolloutSummary, int]:
+    """Run until done, out of time or told to stop; return the counts and the signal that told it to stop, or 0."""
+    told = 0
     loop = asyncio.get_running_loop()
 
     def at_once(signum: int, frame: FrameType | None) -> None:
         os.write(2, f"told twice to stop: {service.unrecorded} finished episodes are not recorded\n".encode())
         if panel is not None:
             os.write(1, SHOW_CURSOR)
-        os._exit(STOPPED_STATUS)  # the engines end with this process, and the next one removes their sockets
+        os._exit(128 + signum)  # the engines end with this process, and the next one removes their sockets
 
-    def stop() -> None:
+    def stop(by: int) -> None:
+        nonlocal told
+        told = by
         for signum in SIGNALS:
             loop.remove_signal_handler(signum)
             signal.signal(signum, at_once)
-        stopped.set()
         service.stop()
 
     def figures() -> dict[str, Any] | None:
         return service.figures() if service.playing else None
 
     for signum in SIGNALS:
-        loop.add_signal_handler(signum, stop)
+        loop.add_signal_handler(signum, stop, signum)
     if seconds is not None:
         loop.call_later(max(0.0, seconds), service.stop)
     async with service_http.serving(listen, figures) as where:
         _log.info("metrics and health: %s", where or "nowhere")
         showing = asyncio.create_task(_show(panel, figures)) if panel is not None else None
         try:
-            return await service.run(), stopped.is_set()
+            return await service.run(), told
         finally:
             if showing is not None:
                 showing.cancel()

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dart_gym.core.errors import ConfigurationError
 from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.processes.learn import STOP_TRAINING, EndOfData
-from dart_train.processes.monitor import best_of, copy_version, hold, out_of_patience
+from dart_train.processes.monitor import best_of, copy_version, hold, main, out_of_patience
 from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.rollout import seconds_left
 from dart_train.run.run_directory import RunDirectory
@@ -70,6 +71,13 @@ def test_training_ends_when_the_monitor_says_so(tmp_path):
         assert not EndOfData(context, data, 1)()
         data.set_fact(STOP_TRAINING, True)
         assert EndOfData(context, data, 1)()
+
+
+def test_a_monitor_by_hand_needs_to_know_when(tmp_path):
+    """Without the number it would evaluate the same version over and over."""
+    config = load_config(CONFIG, ["evaluation.monitor.every_rollouts=null"])
+    with pytest.raises(ConfigurationError, match="evaluation.monitor.every_rollouts is not set"):
+        main(ProcessContext(config, RunDirectory(tmp_path / "run")))
 
 
 def test_minutes_of_rolling_out_count_over_restarts(tmp_path):
