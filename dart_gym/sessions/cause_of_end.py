@@ -12,7 +12,8 @@ can forge:
   `keeper.fork_client`).
 - An operation failed and the desktop goes on: error numbers of its own files and limits, as `DesktopStateError`
   (`sandbox.guest`).
-- An operation is late: the threads that want a core at that moment, the desktop's and all others (`keeper.held_up`).
+- An operation is late: the threads that want a core at that moment, the desktop's and all others (`keeper.held_up`);
+  on a busy machine the time of a processor that the desktop has had by then (`keeper.patience`).
 - There is no score: a control without the agent's files (`tasks.evaluation.blame`).
 """
 
@@ -36,16 +37,18 @@ async def was_killed(desktop: Desktop) -> bool:
     return desktop.killed
 
 
-async def caused_inside(desktop: Desktop, judged: WatchedDesktop | None, error: BaseException) -> bool:
+async def caused_inside(desktop: Desktop, judged: WatchedDesktop | None, error: BaseException, *, late: bool) -> bool:
     """Return whether programs of a desktop caused that an operation of a running episode failed.
 
     Args:
         desktop: the desktop.
         judged: the desktop as its evaluation sees it; None before that.
         error: what the operation has raised.
+        late: whether the desktop was found to be late by its own doing at the operation's deadline.
     """
     if isinstance(error, DesktopKilledError | DesktopStateError) or await was_killed(desktop):
         return True
-    late = isinstance(error, DesktopTimeoutError)
-    late = late or (isinstance(error, TimeoutError) and judged is not None and judged.decides)
-    return late and isinstance(desktop, Accountable) and desktop.alive and await desktop.holds_up()
+    if isinstance(error, TimeoutError):
+        return late and judged is not None and judged.decides and desktop.alive
+    waited = isinstance(error, DesktopTimeoutError)
+    return waited and isinstance(desktop, Accountable) and desktop.alive and await desktop.holds_up()

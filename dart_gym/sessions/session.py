@@ -5,6 +5,7 @@ Invariants:
       status ENVIRONMENT_ERROR; the desktop is thrown away, so the next reset gets a fresh one. The same holds for
       a deadline that passes, for then nobody knows what the desktop did.
     - What a person must act on is raised: an unknown task, a missing program, a step without an episode.
+    - Where a busy machine delays a step or an evaluation, its deadline moves until the desktop has had its time.
     - A desktop that a program inside ended, or held up, once the episode ran, is terminal DESKTOP_KILLED with a score
       of 0; so is one that it ends while it is judged. `cause_of_end` decides who it was.
     - Any other score is an evaluator's; no error becomes a 0.
@@ -22,9 +23,9 @@ from typing import Any
 
 from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.errors import DesktopError, DesktopKilledError, EpisodeStateError, EvaluationFailure, TaskError
-from dart_gym.core.operation_deadline import operation_deadline
+from dart_gym.core.operation_deadline import OperationDeadline
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
-from dart_gym.desktops.base.desktop import ActionError, Desktop
+from dart_gym.desktops.base.desktop import Accountable, ActionError, Desktop
 from dart_gym.sessions.cause_of_end import caused_inside, was_killed
 from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
@@ -34,6 +35,8 @@ from dart_gym.tasks.evaluation.watched_desktop import watch
 from dart_gym.utils.shown_text import printable
 
 DEFAULT_DEADLINE_S = 120.0
+ENOUGH_SHARE = 0.5
+"""Share of an operation's time in which a desktop that has a processor must be done, on a busy machine."""
 ACCESSIBILITY_S = 10.0
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
 
@@ -114,7 +117,7 @@ class Session:
             info["deterministic"] = False
         info |= describe(pacing_named(request.pacing), None)
         try:
-            async with operation_deadline(deadline_s):
+            async with OperationDeadline(deadline_s):
                 episode = await self._start(resolved, request, info, timer)
                 await self._measure(episode, timer.phase("prepare"))
                 observation = await self._look(episode, "", timer)
@@ -234,15 +237,18 @@ class Session:
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
         episode, timer = self._running(), PhaseTimer()
+        desktop = episode.desktop
+        judge = desktop.judge(ENOUGH_SHARE * deadline_s) if isinstance(desktop, Accountable) else None
+        deadline = OperationDeadline(deadline_s, judge, movable=True)
         try:
-            async with operation_deadline(deadline_s):
+            async with deadline:
                 observation, terminal, evaluation = await operation(episode, timer)
         except _ENVIRONMENT_TROUBLE as error:
-            killed = await caused_inside(episode.desktop, episode.judged, error)
+            killed = await caused_inside(desktop, episode.judged, error, late=deadline.own)
             self._abandon()
             return StepResult.lost(
                 (episode.task.desktop.height, episode.task.desktop.width),
-                _explain(name, error, deadline_s),
+                _explain(name, error, deadline_s + deadline.extended),
                 evaluator="session",
                 instruction=episode.prepared.instruction,
                 step_index=len(episode.actions),
@@ -266,7 +272,7 @@ class Session:
             TaskError: if the task has no oracle.
         """
         episode = self._running()
-        async with operation_deadline(deadline_s):
+        async with OperationDeadline(deadline_s):
             return await episode.scenario.oracle(episode.desktop)
 
     async def golden(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
@@ -274,7 +280,7 @@ class Session:
         episode = self._running()
         if not isinstance(episode.scenario, Patchable):
             raise TaskError(f"{episode.task.id}: its suite has no golden patches")
-        async with operation_deadline(deadline_s):
+        async with OperationDeadline(deadline_s):
             await episode.scenario.golden(episode.desktop)
 
     @property
@@ -304,5 +310,5 @@ _Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
 
 def _explain(operation: str, error: BaseException, deadline_s: float) -> str:
     if isinstance(error, TimeoutError) and not str(error):
-        return f"{operation} was not done within its deadline of {deadline_s:g} s"
+        return f"{operation} was not done within its deadline of {deadline_s:.4g} s"
     return printable(f"{operation}: {type(error).__name__}: {error}")

@@ -19,7 +19,7 @@ from dart_gym.desktops.confinement import first_process
 from dart_gym.desktops.confinement.resource_limits import ControlGroups
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.keeper.held_up import ProcessState, is_own_doing
+from dart_gym.desktops.keeper.held_up import Busy, Delay, ProcessState, delay_of
 from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
@@ -295,21 +295,24 @@ def name_of(pid):
 
 
 @pytest.mark.parametrize(
-    ("states", "load", "inside"),
+    ("states", "busy", "inside"),
     [
-        ([("Xvfb", "T"), ("sh", "S")], 100.0, True),  # stopped: nobody else could
-        ([("Xvfb", "S"), ("python3", "S")], 1.0, True),  # taken by a client, on a machine that has time
-        ([("Xvfb", "S"), ("python3", "S")], 40.0, True),  # taken by a client; a busy machine keeps nobody waiting here
-        ([("Xvfb", "S"), ("chrome", "R")], 40.0, False),  # others keep the machine busy
-        ([("Xvfb", "D")], 40.0, False),
-        ([("Xvfb", "S"), *[("sh", "R")] * 60], 61.0, True),  # its own programs do
-        ([("Xvfb", "R")], 30.0, False),
-        ([("Xvfb", "R"), *[("sh", "R")] * 60], 81.0, True),  # its own programs are three of four, on a busy machine too
-        ([("Xvfb", "R"), *[("chrome", "R")] * 20], 41.0, False),
+        ([("Xvfb", "T"), ("sh", "S")], (100, 0), True),  # stopped: nobody else could
+        ([("Xvfb", "S"), ("python3", "S")], (1, 0), True),  # taken by a client, on a machine that has time
+        ([("Xvfb", "S"), ("python3", "S")], (40, 0), True),  # by a client; a busy machine keeps nobody waiting here
+        ([("Xvfb", "S"), ("chrome", "R")], (40, 0), False),  # others keep the machine busy
+        ([("Xvfb", "D")], (30, 10), False),  # and its disk
+        ([("Xvfb", "S"), ("sh", "D")], (40, 1), True),  # nobody else waits for a disk: it waits for its own child
+        ([("Xvfb", "S"), ("sh", "R", True)], (40, 0), True),  # it leaves the cores to others
+        ([("Xvfb", "S"), *[("sh", "R")] * 60], (61, 0), True),  # its own programs do
+        ([("Xvfb", "R")], (30, 0), False),
+        ([("Xvfb", "R"), *[("sh", "R")] * 60], (81, 0), True),  # its own are three of four, on a busy machine too
+        ([("Xvfb", "R"), *[("chrome", "R")] * 20], (41, 0), False),
     ],
 )
-def test_who_holds_a_desktop_up(states, load, inside):
-    assert is_own_doing([ProcessState(*state) for state in states], load, 4) is inside
+def test_who_holds_a_desktop_up(states, busy, inside):
+    delay = delay_of([ProcessState(*state) for state in states], Busy(*busy), 4)
+    assert (delay is not Delay.MACHINE) is inside
 
 
 def test_an_error_from_inside_crosses_as_one():

@@ -9,6 +9,7 @@ import urllib.error
 
 import pytest
 
+from dart_gym.core import operation_deadline
 from dart_gym.core.actions import Done
 from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError, StuckProgramError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
@@ -16,10 +17,11 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.confinement import resource_limits
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.keeper import held_up, keeper_process
+from dart_gym.desktops.keeper import held_up, patience
+from dart_gym.desktops.keeper.held_up import Delay
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
-from dart_gym.tasks.evaluation import evaluator_worker
+from dart_gym.tasks.evaluation import evaluator_worker, getters
 from dart_gym.tasks.evaluation.blame import of_the_agent
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.evaluation.evaluator_worker_main import is_ours
@@ -176,13 +178,13 @@ time.sleep(1000)
 @pytest.mark.slow
 @pytest.mark.desktop
 async def test_a_program_that_does_not_answer_a_getter_is_worth_0_on_a_busy_machine_too(desktop, monkeypatch):
-    monkeypatch.setattr(held_up, "busy_share", lambda stat: 1000.0)
+    monkeypatch.setattr(held_up, "busy_share", lambda stat: held_up.Busy(1000.0, 0.0))
     await desktop.launch(["python3", "-c", HANGS])
     playing = {"type": "vlc_playing_info", "dest": "status.xml"}
     rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}}
     check = {"func": "is_vlc_playing", "result": playing, "expected": rules}
     evaluation = await evaluate(desktop, check, TerminalState.DONE, official=True, timeout=30.0)
-    assert is_worth_0(evaluation) and "longer than 30 s" in evaluation.detail, evaluation
+    assert is_worth_0(evaluation) and "took longer than 3" in evaluation.detail, evaluation
 
 
 @pytest.mark.desktop
@@ -314,17 +316,60 @@ def test_a_control_tells_whose_failure_a_metric_s_is(metric, state, others, opti
     assert works_without_the_agent(METRICS[metric], others, options) is agents
 
 
+@pytest.mark.desktop
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_program_that_does_not_end_is_the_agent_s_on_a_machine_that_has_time(monkeypatch, own):
-    class Slow:
-        async def execute(self, *_, **__):
-            raise DesktopTimeoutError("it did not end")
+async def test_a_program_that_does_not_end_is_the_agent_s_on_a_machine_that_has_time(desktop, monkeypatch, own):
+    monkeypatch.setattr(patience, "what_delays", lambda roots, **_: Delay.ITSELF if own else Delay.MACHINE)
+    with pytest.raises(DesktopTimeoutError, match="'sleep' did not end within 0.2 s and was killed") as caught:
+        await desktop.execute(["sleep", "60"], timeout=0.2)
+    assert isinstance(caught.value, StuckProgramError) is own is isinstance(caught.value, DesktopStateError)
+    assert desktop.alive
 
-    monkeypatch.setattr(keeper_process, "held_up_inside", lambda pid: own)
-    keeper = keeper_process.DesktopKeeper(Slow(), None, None, None)
-    with pytest.raises(StuckProgramError if own else DesktopTimeoutError) as caught:
-        await keeper.do_execute({"command": ["x"], "timeout": 1.0, "env": {}}, b"")
-    assert isinstance(caught.value, DesktopStateError) is own
+
+HIDES = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(10):
+    if os.fork() == 0:
+        while time.process_time() < 0.1: pass
+        os._exit(0)
+    try:
+        os.wait()
+    except ChildProcessError:
+        pass
+"""
+
+
+@pytest.mark.desktop
+@pytest.mark.skipif(not resource_limits.group_places(), reason="without control groups only live processes count")
+async def test_a_desktop_cannot_hide_the_time_of_a_processor_that_it_has_had(desktop):
+    """Children whose parent does not wait for them are counted nowhere in /proc when they have ended."""
+    roots = {desktop.keeper_pid}
+    before = patience.used_by(roots)
+    assert (await desktop.execute(["python3", "-c", HIDES])).returncode == 0
+    assert 1.0 <= patience.used_by(roots) - before < 10.0
+
+
+WAITS = {
+    "yields": "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass",
+    "nicer": "import os; os.nice(5)\nwhile True: pass",
+    "vfork": "import ctypes, time; ctypes.CDLL(None).vfork() or time.sleep(1000)",
+    "sleeps": "import time; time.sleep(1000)",
+    "stops": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+}
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("how", WAITS)
+async def test_a_program_that_wants_no_core_is_late_by_itself_on_a_busy_machine_too(desktop, monkeypatch, how):
+    """Else it would take so little of a processor that an evaluation waits for it until the machine is to blame."""
+    monkeypatch.setattr(held_up, "busy_share", lambda stat: held_up.Busy(1000.0, 0.0))
+    monkeypatch.setattr(operation_deadline, "LOOK_S", 0.5)
+    monkeypatch.setattr(getters, "EXECUTE_TIMEOUT_S", 0.5)
+    result = {"type": "vm_command_line", "command": ["python3", "-c", WAITS[how]]}
+    check = {"func": "exact_match", "result": result, "expected": {"type": "rule", "rules": {"expected": "x"}}}
+    async with asyncio.timeout(20):
+        assert is_worth_0(evaluation := await evaluate(desktop, check, TerminalState.DONE)), evaluation
 
 
 class SlowDesktop(FakeDesktop):
@@ -335,9 +380,19 @@ class SlowDesktop(FakeDesktop):
     async def holds_up(self):
         return self.own
 
+    def judge(self, enough_s=None):
+        return self
+
+    def begin(self):
+        pass
+
+    def had_its_time(self):
+        return self.own
+
 
 @pytest.mark.parametrize(("own", "elsewhere"), [(True, False), (False, False), (True, True)])
 async def test_a_deadline_that_passes_while_the_desktop_is_judged(monkeypatch, own, elsewhere):
+    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 0.0)
     desktop = SlowDesktop(DesktopSpec("fake"))
     desktop.own = own
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action
+from dart_gym.core.operation_deadline import Judge
 
 BACKGROUND = (0x3B, 0x5B, 0x7A)
 """Red, green and blue of a screen without windows."""
@@ -148,6 +149,9 @@ class Accountable(Protocol):
 
     async def holds_up(self) -> bool:
         """Return whether its own programs hold it up now, and not a machine that has too much to do."""
+
+    def judge(self, enough_s: float | None = None) -> Judge:
+        """Return what decides whether it is late by its own doing, at the latest with `enough_s` of a processor."""
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ EVALUATION_GROUPS = "dart-evaluation"
 """What the names of evaluations' groups begin with."""
 GROUPS_FILE = "groups"
 CONTROLLERS = ("memory", "pids", "cpu")
+_ACCOUNTS = "cpuacct"  # of version 1: counts processor time, as `cpu` of version 2 does; used where it is there
 NO_GROUPS = """no control groups may be made: each process is limited, a desktop as a whole only by a watch; \
 next step: run the server by systemd-run --user --scope -p Delegate=yes, or as root"""
 _PERIOD_US = 100_000
@@ -73,6 +74,17 @@ class ControlGroups:
                 return int(dict(line.split() for line in path.read_text().splitlines()).get("oom_kill", 0))
         return 0
 
+    def processor_seconds(self) -> float:
+        """How much processor time all programs have had, ended ones included; 0 where it is not counted."""
+        for place in self.directories:
+            with contextlib.suppress(OSError):
+                usage = dict(line.split() for line in (place / "cpu.stat").read_text().splitlines()).get("usage_usec")
+                if usage is not None:  # version 1 has none
+                    return int(usage) / 1e6
+            with contextlib.suppress(OSError):
+                return int((place / "cpuacct.usage").read_text()) / 1e9
+        return 0.0
+
     def short_of_own_memory(self) -> bool:
         """Return whether the kernel has ended programs since these groups were full, not since the machine was.
 
@@ -107,6 +119,7 @@ def version_1_settings(controller: str, limits: DesktopLimits) -> dict[str, str]
         "memory": {"memory.limit_in_bytes": str(limits.memory), "memory.memsw.limit_in_bytes": str(limits.memory)},
         "pids": {"pids.max": str(limits.processes)},
         "cpu": {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(round(limits.cpus * _PERIOD_US))},
+        _ACCOUNTS: {},
     }[controller]
 
 
@@ -157,15 +170,17 @@ def find_places(mountinfo: str, own: str) -> Sequence[tuple[Path, tuple[str, ...
         if mount.kind == "cgroup2" and (place := _version_2_place(mount.under(paths.get("", "/")))):
             return [(place, CONTROLLERS)]
     found = []
-    for controller in CONTROLLERS:
+    for controller in (*CONTROLLERS, _ACCOUNTS):
         for mount in mounts:
             if mount.kind == "cgroup" and controller in mount.options:
+                if controller == _ACCOUNTS and "cpu" in mount.options:
+                    break  # in one hierarchy with it
                 own_path = next((path for names, path in paths.items() if controller in names.split(",")), "/")
                 place = mount.under(own_path)
                 if os.access(place, os.W_OK):
                     found.append((place, (controller,)))
                 break
-    return found if len(found) == len(CONTROLLERS) else []
+    return found if {name for _, names in found for name in names}.issuperset(CONTROLLERS) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +222,16 @@ def _version_2_place(own: Path) -> Path | None:
                 enabled.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
             return place
     return None
+
+
+def groups_of(pids: Iterable[int]) -> ControlGroups:
+    """Return the groups made by this program that the processes are in; none where there are none."""
+    found = set[Path]()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            names = {line.rpartition("/")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+            found |= {place / name for place, _ in group_places() for name in names if name.startswith("dart-")}
+    return ControlGroups(tuple(sorted(path for path in found if path.is_dir())))
 
 
 def recorded_groups(record: Path) -> list[Path]:

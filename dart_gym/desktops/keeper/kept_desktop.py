@@ -9,8 +9,9 @@ Invariants:
       and so are the processes and files of its desktop. A client that cleans up after it holds the connection open
       until then.
 
-What the desktop itself gives a time (`execute`, `settle`) is ended by the keeper when that is over; the keeper has
-`ANSWER_S` more, which it needs only when a program of the desktop holds it up.
+A wait that the desktop itself gives a time (`settle`) is ended by the keeper when that is over; the keeper has
+`ANSWER_S` more, which it needs only when a program of the desktop holds it up. A command (`execute`) that is late is
+given up alone. In an operation that is judged, nothing is late before it has had its time (`patience`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import orjson
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action, Drag, Type, Wait, action_to_dict
-from dart_gym.core.errors import DesktopError, DesktopKilledError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopKilledError, DesktopTimeoutError, StuckProgramError
+from dart_gym.core.operation_deadline import Judge, OperationDeadline
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.input.carried_over import leaves_traces
@@ -45,6 +47,7 @@ from dart_gym.desktops.keeper.keeper_messages import (
     field,
     read_message,
 )
+from dart_gym.desktops.keeper.patience import Patience
 from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE, MAX_OUTPUT
 from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
@@ -141,6 +144,13 @@ class KeptDesktop:
         pid = self.keeper_pid
         return pid is not None and await asyncio.to_thread(held_up_inside, pid)
 
+    def judge(self, enough_s: float | None = None) -> Judge:
+        """Return what decides whether it is late by its own doing; see `Accountable`."""
+        return Patience(self._keepers, enough_s)
+
+    def _keepers(self) -> set[int]:
+        return {self.keeper_pid} if self.keeper_pid is not None else set()
+
     async def wait_until_ended(self) -> None:
         """Return when it is known to have ended."""
         if self._link is not None:
@@ -161,12 +171,13 @@ class KeptDesktop:
         *,
         deadline_s: float = 0.0,
         limit: int = 0,
+        ends: bool = True,
     ) -> tuple[dict[str, Any], bytes]:
         link = self._link
         if link is None:
             raise DesktopError(STOPPED)
         self.traces += op in _LASTING
-        return await link.ask(op, values, body, deadline_s=deadline_s or ANSWER_S, limit=limit)
+        return await link.ask(op, values, body, deadline_s=deadline_s or ANSWER_S, limit=limit, ends=ends)
 
     def _distrust(self, problem: Exception | str) -> DesktopError:
         """End the keeper, which has answered with what is no answer."""
@@ -217,9 +228,12 @@ class KeptDesktop:
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
     ) -> CommandResult:
         """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
-        values = {"command": command, "timeout": timeout, "env": env or {}}
-        deadline_s = timeout + ANSWER_S
-        values, body = await self._ask("execute", values, stdin, deadline_s=deadline_s, limit=MAX_OUTPUT)
+        values = {"command": command, "env": env or {}}
+        try:
+            values, body = await self._ask("execute", values, stdin, deadline_s=timeout, limit=MAX_OUTPUT, ends=False)
+        except DesktopTimeoutError as error:
+            message = f"{command[0]!r} {error} and was killed; give it a longer timeout"
+            raise type(error)(message) from None
         try:
             length = field(values, "stdout", int)
             missing = field(values, "missing", bool)
@@ -326,37 +340,62 @@ class KeeperLink:
         return not self._end and not self.desktop_ended
 
     async def ask(
-        self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
+        self,
+        op: str,
+        values: dict[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        deadline_s: float,
+        limit: int = 0,
+        ends: bool = True,
     ) -> tuple[dict[str, Any], bytes]:
         """Request an operation and return its result. An error of the operation is raised here.
 
+        Args:
+            op: the operation.
+            values: its arguments.
+            body: its bytes.
+            deadline_s: seconds until it is late; more where it is judged and a busy machine delays it.
+            limit: bytes of the answer's body.
+            ends: whether the desktop is ended when it is late. Otherwise the operation alone is given up.
+
         Raises:
             DesktopError: if the keeper has ended.
-            DesktopTimeoutError: if it is late.
+            DesktopTimeoutError: if it is late. `StuckProgramError`, if it may go on: by the desktop's own doing.
+            DesktopKilledError: if it was ended for being late by its own doing.
         """
         if self._end:
             raise self._gone()
         number = next(self._numbers)
         answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer, limit
+        deadline = OperationDeadline(deadline_s, Patience(lambda: {self.pid}))
         try:
-            async with asyncio.timeout(deadline_s):
+            async with deadline:
                 await self._send({"id": number, "op": op, "args": values or {}}, body)
                 return await answer
         except TimeoutError as error:
             if answer.done() and not answer.cancelled() and answer.exception() is error:
                 raise  # it is the operation's own
-            message = f"the desktop did not answer {op!r} within {deadline_s:g} s, and was ended"
-            self.killed = self.killed or await asyncio.to_thread(held_up_inside, self.pid)
-            self.kill(message)
+            seconds = f"{deadline_s + deadline.extended:.4g} s"
+            if not ends:
+                self._forget(number, answer, limit)
+                kind = StuckProgramError if deadline.own else DesktopTimeoutError
+                raise kind(f"did not end within {seconds}") from None
+            self.killed = self.killed or deadline.own
+            self.kill(f"the desktop did not answer {op!r} within {seconds}, and was ended")
             raise self._gone(DesktopTimeoutError) from None
         except asyncio.CancelledError:
-            if not self._end and (answer.cancelled() or not answer.done()):  # cancelling the caller cancels its answer
-                self._forgotten[number] = limit
-                self._writer.write(encode_message({"cancel": number}))
+            self._forget(number, answer, limit)
             raise
         finally:
             self._asked.pop(number, None)
+
+    def _forget(self, number: int, answer: asyncio.Future[tuple[dict[str, Any], bytes]], limit: int) -> None:
+        """Have the keeper give an operation up."""
+        if not self._end and (answer.cancelled() or not answer.done()):  # cancelling the caller cancels its answer
+            self._forgotten[number] = limit
+            self._writer.write(encode_message({"cancel": number}))
 
     async def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
         try:

@@ -4,6 +4,7 @@ import asyncio
 import builtins
 import errno
 import json
+import math
 import socket
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,15 @@ class GuestClient:
         await self._request({"op": "listen", "port": port}, fd=listener.fileno())
 
     async def _request(
-        self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0, limit: int = 0
+        self,
+        header: dict[str, Any],
+        body: bytes = b"",
+        *,
+        fd: int | None = None,
+        timeout: float = math.inf,
+        limit: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request.
+        """Send a request, by default for as long as the caller waits.
 
         Raises:
             DesktopStateError: programs inside have used up what it needs.

@@ -44,6 +44,7 @@ class Setting:
         value: what it is set to: as the program writes it, a file's text, or a desktop entry.
         effect: the effect that a user sees.
         source: who prescribes it.
+        fixed: whether the program cannot change it.
     """
 
     place: Place
@@ -51,16 +52,23 @@ class Setting:
     value: str
     effect: str
     source: str
+    fixed: bool = False
 
 
-def _libreoffice(name: str, value: str, effect: str, source: str) -> Setting:
-    return Setting(Place.LIBREOFFICE, name, value, effect, source)
+def _libreoffice(name: str, value: str, effect: str, source: str, *, fixed: bool = False) -> Setting:
+    return Setting(Place.LIBREOFFICE, name, value, effect, source, fixed)
 
 
 def _default_format(document: str, value: str, effect: str) -> Setting:
     path = f"Setup/Office/Factories/org.openoffice.Setup:Factory['com.sun.star.{document}']"
     source = f"{README}, Software Configuration 1"
     return _libreoffice(f"{path}:ooSetupFactoryDefaultFilter", value, effect, source)
+
+
+def _usual_window(document: str) -> Setting:
+    path = f"Setup/Office/Factories/org.openoffice.Setup:Factory['com.sun.star.{document}']"
+    effect = "windows begin nearly as large as the screen: --headless would leave 800x600 to the next one"
+    return _libreoffice(f"{path}:ooSetupFactoryWindowAttributes", "", effect, SCREEN, fixed=True)
 
 
 def _opened_by(entry: str, kinds: str, *types: str) -> Setting:
@@ -74,6 +82,7 @@ def _all(prefix: str, names: str) -> tuple[str, ...]:
 _WORD = "text.TextDocument"
 _SHEET = "sheet.SpreadsheetDocument"
 _SLIDES = "presentation.PresentationDocument"
+_DRAWING = "drawing.DrawingDocument"
 _NEVER = "2147483647"  # seconds since 1970: the last time that a bar was shown
 _POPOVERS = """/* Without a compositor what is transparent around a menu is black: so nothing is. */
 popover, popover.background { background: @theme_bg_color; }
@@ -106,6 +115,7 @@ _LIBREOFFICE = (
     _libreoffice("Setup/Product:ooSetupLastVersion", "99.9", "no bar about a new version", FIRST_START),
     _libreoffice("Setup/Product:LastTimeGetInvolvedShown", _NEVER, "no bar about taking part", FIRST_START),
     _libreoffice("Setup/Product:LastTimeDonateShown", _NEVER, "no bar about donations", FIRST_START),
+    *map(_usual_window, (_WORD, _SHEET, _SLIDES, _DRAWING)),
     _libreoffice("Office.Common/Misc:SymbolStyle", "colibre", "icons for light windows", SCREEN),
 )  # fmt: skip
 
@@ -195,12 +205,14 @@ def of(place: Place) -> list[tuple[str, str]]:
 def libreoffice_registry() -> str:
     """LibreOffice's settings: the content of a user's `registrymodifications.xcu`, or of a file of the machine's."""
     items = []
-    for name, value in of(Place.LIBREOFFICE):
-        path, _, prop = name.rpartition(":")
-        items.append(
-            f"<item oor:path={quoteattr(f'/org.openoffice.{path}')}><prop oor:name={quoteattr(prop)} "
-            f'oor:op="fuse"><value>{value}</value></prop></item>'
-        )
+    for setting in SETTINGS:
+        if setting.place is Place.LIBREOFFICE:
+            path, _, prop = setting.name.rpartition(":")
+            final = ' oor:finalized="true"' if setting.fixed else ""
+            items.append(
+                f"<item oor:path={quoteattr(f'/org.openoffice.{path}')}><prop oor:name={quoteattr(prop)} "
+                f'oor:op="fuse"{final}><value>{setting.value}</value></prop></item>'
+            )
     return "\n".join(
         (
             '<?xml version="1.0" encoding="UTF-8"?>',

@@ -8,9 +8,9 @@ that is root it runs as a user of its own, as desktops do.
 Invariants:
     - What goes wrong by itself is an `EvaluationFailure` that names it. What goes wrong (a hang, a crash, too much
       memory) by what the agent has left is a `DesktopStateError`; see `blame`.
-    - It is ended for its deadline only once it has had the processor time it needs (`ENOUGH_S`). On a busy machine it
-      goes on past the deadline, and moves that of the operation with it, by `LONGEST_EXTENSION_S` at most: an agent
-      that leaves what is read for ever gains nothing by the load of others.
+    - It is ended for its deadline only once it has had the processor time it needs (`patience.ENOUGH_S`). On a busy
+      machine it goes on past the deadline, and moves that of the operation with it, by `LONGEST_EXTENSION_S` at most:
+      an agent that leaves what is read for ever gains nothing by the load of others.
     - What the task gives (bundle, references, the copy of the desktop's files) is apart from the cache, and read-only.
     - After `close` no process of the worker is left.
     - Without a sandbox it runs only for desktops that the user chose to have without one.
@@ -31,7 +31,7 @@ from typing import Any
 
 from dart_gym.core import operation_deadline
 from dart_gym.core.errors import DesktopStateError, EvaluationFailure, MissingDependencyError
-from dart_gym.core.operation_deadline import extend_deadline, seconds_left
+from dart_gym.core.operation_deadline import keep_open, seconds_left
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.bubblewrap import (
     WORKSPACE,
@@ -48,20 +48,15 @@ from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import EVALUATION_GROUPS, DesktopLimits, group_name, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
-from dart_gym.desktops.keeper.held_up import held_up_by
+from dart_gym.desktops.keeper import patience
+from dart_gym.desktops.keeper.held_up import Delay, what_delays
+from dart_gym.desktops.keeper.patience import Patience, used_by
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
-from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.tasks.evaluation.blame import ended_by_the_machine, ended_for_memory
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
-from dart_gym.utils.processes import processor_seconds
 
 TIMEOUT_S = 90.0
-ENOUGH_S = 20.0
-"""Seconds of a processor, of which an evaluation takes a few: one that has had so many is held up by what it reads."""
-LOOK_S = 5.0
-"""How often it is looked whether an evaluation that a busy machine has delayed has had its time by now."""
-
 MARGIN_S = 2.0
 """How much earlier than the operation around it an evaluation ends, so that it is the evaluation that says why."""
 
@@ -122,7 +117,7 @@ class EvaluatorWorker:
         self._stack = contextlib.AsyncExitStack()
         self._ends_at = math.inf
         self._extended = 0.0
-        self._was_idle = False
+        self._both = Patience(lambda: {self._pid(), *self._keeper()})
 
     async def __aenter__(self) -> EvaluatorWorker:
         return self
@@ -332,8 +327,9 @@ class EvaluatorWorker:
 
     def _extend(self) -> bool:
         """Move the deadline; return False where it was moved as far as it can be."""
-        more = asyncio.get_running_loop().time() - self._ends_at + LOOK_S
-        if self._extended + more > operation_deadline.LONGEST_EXTENSION_S or not extend_deadline(more):
+        more = asyncio.get_running_loop().time() - self._ends_at + operation_deadline.LOOK_S
+        furthest = operation_deadline.LONGEST_EXTENSION_S
+        if self._extended + more > furthest or not keep_open(operation_deadline.LOOK_S + MARGIN_S):
             return False
         self._ends_at += more
         self._extended += more
@@ -341,21 +337,20 @@ class EvaluatorWorker:
 
     def _had_its_time(self) -> bool:
         """Return whether it is not the machine that had no time for the evaluator, or for the desktop that it asks."""
-        assert self._process is not None  # only called with one
-        own = self._process.pid
-        if processor_seconds({own, *descendants(own)}) >= ENOUGH_S:
+        own = self._pid()
+        if used_by({own}) >= patience.ENOUGH_S:
             return True
-        if held_up_by({own}, overloaded=True) and self._desktop_seconds() - self._desktop_before >= ENOUGH_S:
+        waits = what_delays({own}, overloaded=True) is Delay.WANTS_NOTHING
+        if waits and self._desktop_seconds() - self._desktop_before >= patience.ENOUGH_S:
             return True  # it waits for the desktop, which had time
-        if not self._extended:
-            return held_up_by({own, *self._keeper()})
-        # The machine was too busy before: what it lacked then it gets now, unless nothing wants it, twice in a row.
-        idle = held_up_by({own, *self._keeper()}, overloaded=True)
-        self._was_idle, twice = idle, idle and self._was_idle
-        return twice
+        return self._both.hold_themselves_up()
+
+    def _pid(self) -> int:
+        assert self._process is not None  # only called with one
+        return self._process.pid
 
     def _desktop_seconds(self) -> float:
-        return processor_seconds({pid for keeper in self._keeper() for pid in (keeper, *descendants(keeper))})
+        return used_by(self._keeper())
 
     def _keeper(self) -> set[int]:
         pid = getattr(self._desktop, "keeper_pid", None)

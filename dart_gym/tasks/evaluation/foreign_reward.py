@@ -30,7 +30,7 @@ from dart_gym.core.outcomes import Evaluation, EvaluationStatus
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.evaluation import evaluator_environment
 from dart_gym.tasks.evaluation.blame import ProgramEnd, for_want_of_anything, of_the_agent
-from dart_gym.tasks.evaluation.evaluator import cache_directory
+from dart_gym.tasks.evaluation.evaluator import cache_directory, judged
 from dart_gym.tasks.evaluation.evaluator_worker import (
     GIVEN,
     SCRATCH,
@@ -79,23 +79,24 @@ async def run_reward(
     try:
         if desktop.spec.sandbox == "none":
             raise EvaluationFailure(f"{script} is another's program and runs in a sandbox only, which was switched off")
-        with cache_directory() as cache:
-            await run_steps(watched, evaluator.get("postconfig") or [], cache=cache)
-            given = cache.with_name("given")
-            await asyncio.to_thread(_lay_out, bundle, given)
-            (given / FILES).write_bytes(await _snapshot(watched))
-            sites = {site: await site_host(watched).site_state(site) for site in desktop.spec.sites}
-            program = _Program(script, evaluator["type"], given, evaluator_environment.find())
-            _give_sites(given, sites)
-            found = await program.run(watched, cache, timeout, FILES)
-            watched.check()
-            if isinstance(found, ProgramEnd):
-                _give_sites(given, {name: _untouched(state) for name, state in sites.items()})
-                control = await program.run(watched, cache, min(timeout, CONTROL_S), "", reaches_desktop=False)
-                if not of_the_agent(found, control if isinstance(control, ProgramEnd) else None):
-                    raise EvaluationFailure(found.reason)
-                raise DesktopStateError(f"{found.reason}; it does not without what the agent has left")
-            score, detail = found
+        async with judged():
+            with cache_directory() as cache:
+                await run_steps(watched, evaluator.get("postconfig") or [], cache=cache)
+                given = cache.with_name("given")
+                await asyncio.to_thread(_lay_out, bundle, given)
+                (given / FILES).write_bytes(await _snapshot(watched))
+                sites = {site: await site_host(watched).site_state(site) for site in desktop.spec.sites}
+                program = _Program(script, evaluator["type"], given, evaluator_environment.find())
+                _give_sites(given, sites)
+                found = await program.run(watched, cache, timeout, FILES)
+                watched.check()
+                if isinstance(found, ProgramEnd):
+                    _give_sites(given, {name: _untouched(state) for name, state in sites.items()})
+                    control = await program.run(watched, cache, min(timeout, CONTROL_S), "", reaches_desktop=False)
+                    if not of_the_agent(found, control if isinstance(control, ProgramEnd) else None):
+                        raise EvaluationFailure(found.reason)
+                    raise DesktopStateError(f"{found.reason}; it does not without what the agent has left")
+                score, detail = found
     except DesktopStateError as error:
         return Evaluation(EvaluationStatus.OK, 0.0, EVALUATOR, str(error))
     except DesktopError as error:

@@ -6,7 +6,6 @@ The tasks' browser listens for DevTools on port 1337 and `socat` leads 9222, whi
 import asyncio
 import sqlite3
 import tempfile
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +14,8 @@ from urllib.parse import urlsplit
 
 from dart_gym.core.errors import DesktopError, TaskError
 from dart_gym.desktops.applications.devtools import Browser, DevToolsError
-from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.setup.setup_step import HOME, POLL_S, StepError, Surroundings, UnmetError
+from dart_gym.tasks.setup.step_patience import StepLimit
 
 HISTORY_URL = (
     "https://huggingface.co/datasets/xlangai/ubuntu_osworld_file_cache/resolve/main/"
@@ -39,7 +38,7 @@ async def open_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
             from an error page.)
     """
     urls = _urls(parameters, "urls_to_open")
-    browser = await _browser(where.desktop)
+    browser = await _browser(where)
     existing = [page["id"] for page in await browser.pages()]
     for number, url in enumerate(urls):
         try:
@@ -52,7 +51,7 @@ async def open_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
 
 async def close_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
     """Close the first tab of each address; one that is not open is no error, as in OSWorld."""
-    browser = await _browser(where.desktop)
+    browser = await _browser(where)
     for url in _urls(parameters, "urls_to_close"):
         for page in reversed(await browser.pages()):
             if same_page(page["url"], url):
@@ -77,18 +76,18 @@ def same_page(first: str, second: str) -> bool:
     return plain(first) == plain(second)
 
 
-async def _browser(desktop: Desktop) -> Browser:
+async def _browser(where: Surroundings) -> Browser:
     """The browser that the steps before started, when it answers."""
-    deadline, reason = time.monotonic() + BROWSER_TIMEOUT_S, "it has no page"
+    limit, reason = StepLimit(where, BROWSER_TIMEOUT_S), "it has no page"
     while True:
         for port in PORTS:
             try:
-                browser = Browser(await desktop.open_port(port), port)
+                browser = Browser(await where.desktop.open_port(port), port)
                 if await browser.pages():
                     return browser
             except DesktopError as error:
                 reason = str(error)
-        if time.monotonic() > deadline:
+        if await limit.has_passed():
             raise UnmetError(
                 f"no browser answers on the ports {PORTS[0]} and {PORTS[1]} after {BROWSER_TIMEOUT_S:g} s ({reason}): "
                 "a step before this one must start google-chrome with --remote-debugging-port=1337"

@@ -2,13 +2,11 @@
 
 import asyncio
 import math
-import time
 from typing import Any
 
 from dart_gym.core.errors import DesktopTimeoutError
 from dart_gym.core.operation_deadline import seconds_left
 from dart_gym.desktops.base.desktop import CommandResult, Desktop
-from dart_gym.tasks.screen.idleness import wait_until_idle
 from dart_gym.tasks.screen.windows import list_windows
 from dart_gym.tasks.setup.setup_step import (
     EXECUTE_TIMEOUT_S,
@@ -21,6 +19,7 @@ from dart_gym.tasks.setup.setup_step import (
     is_shell,
     screen_values,
 )
+from dart_gym.tasks.setup.step_patience import StepLimit, work_done
 
 MAX_SCRIPT_S = 1800.0
 KEYS_DONE_S = 20.0
@@ -40,7 +39,7 @@ async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
     until = parameters.get("until") or {}
     if not isinstance(until, dict) or not until.keys() <= {"returncode", "stdout", "stderr"}:
         raise StepError(f"'until' may hold returncode, stdout and stderr, got {until!r}")
-    deadline = time.monotonic() + EXECUTE_TIMEOUT_S
+    limit = StepLimit(where, EXECUTE_TIMEOUT_S)
     while True:
         result = await run(where.desktop, command, shell=is_shell(parameters))
         for stream in ("stdout", "stderr"):
@@ -51,11 +50,11 @@ async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
                     raise StepError(f"the output cannot be kept as {parameters[stream]!r}: {error}") from error
         if not until or reached(until, result):
             break
-        if time.monotonic() > deadline:
+        if await limit.has_passed():
             raise UnmetError(f"{command[0]!r} did not reach {until} within {EXECUTE_TIMEOUT_S:g} s")
         await asyncio.sleep(_UNTIL_PERIOD_S)
     if where.evaluating and any(name in word for word in command for name in _KEYS):
-        await wait_until_idle(where.desktop, timeout=KEYS_DONE_S)
+        await work_done(where, KEYS_DONE_S)
 
 
 async def run_script(where: Surroundings, parameters: dict[str, Any]) -> None:
@@ -103,9 +102,9 @@ async def execute_with_verification(where: Surroundings, parameters: dict[str, A
         raise StepError(f"'verification' may hold window_exists and command_success, got {verification!r}")
     limit = _number(parameters.get("max_wait_time", 10), "max_wait_time", EXECUTE_TIMEOUT_S)
     await run(where.desktop, command_line(parameters), shell=is_shell(parameters))
-    deadline = time.monotonic() + limit
+    passing = StepLimit(where, limit)
     while not await _verified(where.desktop, verification):
-        if time.monotonic() > deadline:
+        if await passing.has_passed():
             raise UnmetError(f"{verification} did not come true within {limit:g} s")
         await asyncio.sleep(POLL_S)
 

@@ -1,7 +1,6 @@
 """Steps about files: download, upload_file, write_file, open, change_wallpaper."""
 
 import asyncio
-import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +16,7 @@ from dart_gym.tasks.setup.setup_step import (
     expand_path,
     required_text,
 )
+from dart_gym.tasks.setup.step_patience import StepLimit
 
 OPEN_TIMEOUT_S = 90.0  # LibreOffice's first start on a busy machine
 
@@ -74,14 +74,14 @@ async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
         await desktop.launch(["xdg-open", path] if is_file else [path])
     except (FileNotFoundError, PermissionError) as error:
         raise StepError(f"cannot open {path!r} ({error}); `dart-gym doctor` says which package is missing") from error
-    deadline = time.monotonic() + OPEN_TIMEOUT_S
+    limit = StepLimit(where, OPEN_TIMEOUT_S)
     while True:
         windows = await list_windows(desktop)
         found = next((window for window in windows if shows(window.title, path)), None)
         if found is not None:
             await activate(desktop, found.id)
             return
-        if time.monotonic() > deadline:
+        if await limit.has_passed():
             shown = ", ".join(repr(window.title) for window in windows) or "none"
             raise UnmetError(f"no window shows {path} after {OPEN_TIMEOUT_S:g} s (windows: {shown})")
         await asyncio.sleep(POLL_S)

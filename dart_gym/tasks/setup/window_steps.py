@@ -4,9 +4,10 @@ import asyncio
 import time
 from typing import Any
 
-from dart_gym.tasks.screen.idleness import Rest, wait_until_idle
+from dart_gym.tasks.screen.idleness import Rest
 from dart_gym.tasks.screen.windows import Window, activate, close, list_windows, matching
 from dart_gym.tasks.setup.setup_step import POLL_S, StepError, Surroundings, required_text
+from dart_gym.tasks.setup.step_patience import StepLimit, work_done
 
 WINDOW_TIMEOUT_S = 20.0
 EVALUATION_TIMEOUT_S = 1.0
@@ -32,12 +33,12 @@ async def close_window(where: Surroundings, parameters: dict[str, Any]) -> None:
     if window is None:
         return
     await close(where.desktop, window.id)
-    deadline, rest = time.monotonic() + CLOSED_S, Rest(where.desktop)
+    limit, rest = StepLimit(where, CLOSED_S), Rest(where.desktop)
     while any(shown.id == window.id for shown in await list_windows(where.desktop)):
-        if await rest.seconds() >= STAYS_S or time.monotonic() > deadline:
+        if await rest.seconds() >= STAYS_S or await limit.has_passed():
             return
         await asyncio.sleep(POLL_S)
-    await wait_until_idle(where.desktop, timeout=CLOSED_S)
+    await work_done(where, CLOSED_S)
 
 
 async def _find(where: Surroundings, parameters: dict[str, Any]) -> Window | None:

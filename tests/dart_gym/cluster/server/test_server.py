@@ -31,7 +31,7 @@ from dart_gym.core.errors import (
     TaskError,
     UnknownTaskError,
 )
-from dart_gym.core.operation_deadline import extend_deadline
+from dart_gym.core.operation_deadline import keep_open
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.sessions.session import Session
 from dart_gym.tasks.catalog.registry import make_scenario
@@ -107,7 +107,7 @@ async def test_a_client_waits_as_much_longer_as_a_server_may_move_its_deadline(c
     evaluate = scenario.evaluate
 
     async def slow(*arguments):
-        assert extend_deadline(5.0)
+        assert keep_open(5.0)
         await asyncio.sleep(0.5)
         return await evaluate(*arguments)
 

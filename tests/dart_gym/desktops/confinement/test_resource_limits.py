@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from dart_gym.desktops.confinement import resource_limits
-from dart_gym.desktops.confinement.resource_limits import CONTROLLERS, DesktopLimits, find_places, make_groups
+from dart_gym.desktops.confinement.resource_limits import (
+    CONTROLLERS,
+    ControlGroups,
+    DesktopLimits,
+    find_places,
+    make_groups,
+)
 from dart_gym.utils.processes import own_pid_namespace
 
 LIMITS = DesktopLimits(memory=1 << 30, processes=100, cpus=1.5)
@@ -93,3 +99,18 @@ def test_groups_of_processes_that_have_ended_are_removed(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     resource_limits.remove_groups_of_the_dead("kind")
     assert {path.name for path in tmp_path.iterdir()} == set(names) - {names[1]}
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        ({"cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"}, 2.5),
+        ({"cpu.stat": "nr_periods 3\nnr_throttled 0\nthrottled_time 0\n", "cpuacct.usage": "2500000000\n"}, 2.5),
+        ({"cpu.stat": "nr_periods 3\nnr_throttled 0\nthrottled_time 0\n"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_processor_time_is_read_in_either_version(tmp_path, files, seconds):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert ControlGroups((tmp_path,)).processor_seconds() == seconds

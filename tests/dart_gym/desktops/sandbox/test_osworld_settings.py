@@ -71,7 +71,9 @@ def test_each_setting_is_in_a_file_of_its_program():
 
 def test_suites_that_bring_a_profile_of_libreoffice_bring_these_settings_too():
     """A user's profile of its own replaces the machine's only where no sandbox shows the machine's `/etc`."""
-    wanted = registry(osworld_settings.libreoffice_registry())
+    fixed = {f"/org.openoffice.{setting.name}" for setting in SETTINGS if setting.fixed}  # no profile says otherwise
+    read = registry(osworld_settings.libreoffice_registry())
+    wanted = {name: value for name, value in read.items() if name not in fixed}
     brought = 0
     for suite in (path for path in resources.files("dart_gym.tasks.suites").iterdir() if path.is_dir()):
         for path in suite.iterdir():
@@ -172,6 +174,24 @@ async def test_what_is_opened_is_shown_by_the_program_that_is_set_for_it(start_d
         await until(shown, timeout=30)
     assert len(await titles(desktop)) == 3, await titles(desktop)  # and none that tells of an error
     assert "org.gnome.Totem.desktop" in await shell(desktop, "gio mime video/mp4 | sed -n '/Registered/,$p'")
+
+
+@pytest.mark.desktop
+@pytest.mark.timeout(180)
+async def test_libreoffice_without_a_display_leaves_no_window_size_to_the_next(start_desktop, until):
+    """Else Writer began with 800x600, and with its title above the screen."""
+    desktop = await start_desktop(profile="osworld", width=1280, height=800)
+    await shell(desktop, "echo hello > a.txt && soffice --headless --convert-to docx a.txt && test -s a.docx", 120)
+    await desktop.launch(["soffice", "--writer", "a.docx"])
+
+    async def shown():
+        return any(title.startswith("a.docx") for title in await titles(desktop))
+
+    await until(shown, timeout=90)
+    window = (await shell(desktop, "wmctrl -lG | grep a.docx")).split()
+    x, y, width, height = map(int, window[2:6])
+    assert x >= 0 and y >= 18 and x + width <= 1280 and y + height <= 800, window  # 18: the title above it
+    assert width > 1000 and height > 600, window
 
 
 @pytest.mark.desktop

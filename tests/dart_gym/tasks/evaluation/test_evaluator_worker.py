@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.server
 import io
 import json
@@ -25,9 +24,12 @@ from dart_gym.core.errors import DesktopStateError, EvaluationFailure
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.desktops.keeper import held_up
-from dart_gym.tasks.evaluation import evaluator_environment, evaluator_worker
+from dart_gym.desktops.keeper import held_up, patience
+from dart_gym.desktops.keeper.held_up import Delay
+from dart_gym.tasks.evaluation import evaluator_environment, evaluator_worker, getters
 from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.setup import command_steps
+from tests.helpers.busy_machine import busy_machine
 
 pytestmark = pytest.mark.desktop
 
@@ -163,14 +165,18 @@ async def test_a_player_that_the_agent_has_closed_is_worth_0(desktop):
     assert await score(desktop, closed) == 0.0
 
 
+def is_worth(evaluation, score: float) -> bool:
+    return (evaluation.status, evaluation.score) == (EvaluationStatus.OK, score)
+
+
 def is_worth_0(evaluation) -> bool:
     """Whether what the agent left, which a metric runs, has no way to void the episode."""
-    return (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 0.0)
+    return is_worth(evaluation, 0.0)
 
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
-    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots, **_: not busy)
+    monkeypatch.setattr(patience, "what_delays", lambda roots, **_: Delay.MACHINE if busy else Delay.ITSELF)
     monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 0.0)
     started = time.monotonic()
     evaluation = await score_program(desktop, "while True: pass", timeout=4.0)
@@ -181,8 +187,8 @@ async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
 
 async def test_what_keeps_a_processor_busy_is_no_failure_of_a_busy_machine(desktop, monkeypatch):
     """Else a document that is read for ever would have each failed episode left out, where many desktops run."""
-    monkeypatch.setattr(evaluator_worker, "held_up_by", lambda roots, **_: False)
-    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 0.5)
+    monkeypatch.setattr(patience, "what_delays", lambda roots, **_: Delay.MACHINE)
+    monkeypatch.setattr(patience, "ENOUGH_S", 0.5)
     evaluation = await score_program(desktop, "while True: pass", timeout=12.0)
     assert "took longer" in evaluation.detail and is_worth_0(evaluation), evaluation
 
@@ -191,26 +197,34 @@ async def test_what_keeps_a_processor_busy_is_no_failure_of_a_busy_machine(deskt
 def others(monkeypatch):
     """Other programs that keep all cores busy; as many of them as a test can afford count as too many."""
     monkeypatch.setattr(held_up, "OVERLOAD", 0.5)
-    monkeypatch.setattr(evaluator_worker, "LOOK_S", 0.5)
-    loops = [
-        subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(len(os.sched_getaffinity(0)) + 1)
-    ]
-    yield loops
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+    monkeypatch.setattr(operation_deadline, "LOOK_S", 0.5)
+    with busy_machine(len(os.sched_getaffinity(0)) + 1):
+        yield
 
 
 async def test_on_a_busy_machine_an_evaluation_goes_on_until_it_has_had_its_time(desktop, others, monkeypatch):
-    """What ends has its score, what does not is worth 0, and both keep the operation they are a part of waiting."""
-    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 3.0)
+    """What ends has its score, and what does not is worth 0, but not before it has gone on."""
+    moves, imported, require_ok = [], [], evaluator_worker.EvaluatorWorker.require_ok
+
+    def replied(reply, where):
+        if not where:  # after its imports, which are no part of it
+            imported.append(len(moves))
+            moves.clear()
+        return require_ok(reply, where)
+
+    def moved(seconds):
+        moves.append(seconds)
+        if endless and imported and len(moves) == 2:
+            monkeypatch.setattr(patience, "ENOUGH_S", 0.0)  # by now it has had as much as it needs
+        return operation_deadline.keep_open(seconds)
+
+    monkeypatch.setattr(evaluator_worker, "keep_open", moved)
+    monkeypatch.setattr(evaluator_worker.EvaluatorWorker, "require_ok", staticmethod(replied))
     ends = "import time; ends = time.process_time() + 0.8\nwhile time.process_time() < ends: pass\nok = True"
-    for program, score in ((ends, 1.0), ("while True: pass", 0.0)):
-        async with operation_deadline.operation_deadline(60.0):
-            ends_at = time.monotonic() + operation_deadline.seconds_left()
-            evaluation = await score_program(desktop, program, timeout=0.5)
-            assert time.monotonic() + operation_deadline.seconds_left() - ends_at > 0.4
-        assert (evaluation.status, evaluation.score) == (EvaluationStatus.OK, score), evaluation
+    for program, endless in ((ends, False), ("while True: pass", True)):
+        imported.clear()
+        evaluation = await score_program(desktop, program, timeout=0.5)
+        assert is_worth(evaluation, 0.0 if endless else 1.0) and imported[0] + len(moves) >= 1 + endless, evaluation
     assert "took longer" in evaluation.detail
 
 
@@ -220,28 +234,41 @@ async def test_a_machine_that_never_has_time_for_an_evaluation_is_to_blame(deskt
     assert evaluation.status is EvaluationStatus.EVALUATION_ERROR and "took longer" in evaluation.detail, evaluation
 
 
+ENDLESS = "while :; do :; done"
+
+
 async def test_a_desktop_that_an_evaluation_waits_for_has_had_its_time_too(desktop, others, monkeypatch):
     """A command of a getter that the agent has made endless, while others keep the machine busy."""
-    monkeypatch.setattr(evaluator_worker, "ENOUGH_S", 2.0)
-    endless = {**HELLO, "result": {"type": "vm_command_line", "command": "while :; do :; done", "shell": True}}
+    monkeypatch.setattr(patience, "ENOUGH_S", 2.0)
+    used = patience.used_by
+    monkeypatch.setattr(evaluator_worker, "used_by", lambda roots: used(roots) * (desktop.keeper_pid in roots))
+    endless = {**HELLO, "result": {"type": "vm_command_line", "command": ENDLESS, "shell": True}}
     evaluation = await evaluate(desktop, endless, TerminalState.DONE, official=True, timeout=2.0)
     assert is_worth_0(evaluation), evaluation
 
 
-async def test_a_deadline_is_moved_with_those_around_it_and_not_for_ever(monkeypatch):
-    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 30.0)
-    assert operation_deadline.extend_deadline(99.0), "without a deadline there is nothing to move"
-    async with operation_deadline.operation_deadline(0.2), operation_deadline.operation_deadline(0.1):
-        assert operation_deadline.extend_deadline(20.0) and 19 < operation_deadline.seconds_left() < 21
-        await asyncio.sleep(0.25)
-        assert not operation_deadline.extend_deadline(20.0), "that would be 40 s"
-    with pytest.raises(TimeoutError):
-        async with operation_deadline.operation_deadline(0.02):
-            assert operation_deadline.extend_deadline(0.02)
-            try:
-                await asyncio.sleep(20)
-            finally:
-                assert not operation_deadline.extend_deadline(5.0), "it has passed"
+@pytest.mark.parametrize(("where", "enough"), [("getter", True), ("getter", False), ("script", True), ("until", True)])
+async def test_a_command_that_is_endless_is_the_agent_s_once_it_has_had_its_time(
+    desktop, others, monkeypatch, where, enough
+):
+    """Of a built-in getter, and of steps: each has a time of its own, which a busy machine moves, but not for ever."""
+    monkeypatch.setattr(patience, "ENOUGH_S", 1.5 if enough else 1e9)
+    monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 60.0 if enough else 2.0)
+    monkeypatch.setattr(getters, "EXECUTE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(command_steps, "EXECUTE_TIMEOUT_S", 1.0)
+    evaluator, command = dict(HELLO), {"command": ENDLESS, "shell": True}
+    match where:
+        case "getter":
+            evaluator["result"] = {"type": "vm_command_line", **command}
+        case "script":
+            evaluator["postconfig"] = [{"type": "run_script", "parameters": {**command, "seconds": 1.0}}]
+        case "until":
+            await desktop.launch(["sh", "-c", ENDLESS])
+            waits = {"command": ["false"], "until": {"returncode": 0}}
+            evaluator["postconfig"] = [{"type": "execute", "parameters": waits}]
+    evaluation = await evaluate(desktop, evaluator, TerminalState.DONE)
+    wanted = (EvaluationStatus.OK, 0.0) if enough else (EvaluationStatus.ENVIRONMENT_ERROR, None)
+    assert (evaluation.status, evaluation.score) == wanted, evaluation
 
 
 @pytest.mark.parametrize(

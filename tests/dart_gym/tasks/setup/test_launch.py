@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dart_gym.core.errors import TaskError
-from dart_gym.core.operation_deadline import operation_deadline, seconds_left
+from dart_gym.core.operation_deadline import OperationDeadline, seconds_left
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.tasks.setup import launch_step
@@ -79,12 +79,12 @@ def test_no_window_is_expected_where_an_argument_rules_it_out(command):
 
 async def test_a_pause_may_take_as_long_as_the_deadline_allows():
     started = time.monotonic()
-    async with operation_deadline(30.0):
+    async with OperationDeadline(30.0):
         assert 29 < seconds_left() <= 30
         await run_steps(FakeDesktop(DesktopSpec(kind="fake")), [step("sleep", seconds=0.01)])
         with pytest.raises(TaskError, match=r"\(sleep\).*400.*deadline"):
             await run_steps(FakeDesktop(DesktopSpec(kind="fake")), [step("sleep", seconds="400")])
-        async with operation_deadline(400.0):  # of a part, which does not move the whole's
+        async with OperationDeadline(400.0):  # of a part, which does not move the whole's
             assert seconds_left() <= 30
     assert time.monotonic() - started < 5
     assert seconds_left() == float("inf")
