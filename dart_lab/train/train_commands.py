@@ -132,8 +132,16 @@ def trainer(
         int | None, typer.Option(min=1, help="Of one forward pass; 4096, or 16384 on a GPU.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
+    recorded: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Count the tokens of this run's rows and prefix trees instead.")
+    ] = None,
 ) -> None:
     """Merged rows and cached image work against separate rows, on the same trajectories (about a minute)."""
+    if recorded is not None:
+        from dart_lab.train.row_sharing import of_run
+
+        finish(of_run(recorded), json)
+        return
     from dart_lab.train.bench_models import MODELS
     from dart_lab.train.trainer_bench import Options, measure
 
@@ -169,8 +177,17 @@ def parity(json: JsonOption = None) -> None:
 def trl(
     json: JsonOption = None,
     repeat: Annotated[int, typer.Option(min=1, help="Steps of each trainer that are measured.")] = 3,
+    asynchronous: Annotated[
+        bool, typer.Option("--asynchronous", help="TRL's AsyncGRPOTrainer instead: a tiny task, trained by both.")
+    ] = False,
+    updates: Annotated[int, typer.Option(min=5, help="With --asynchronous: of each trainer.")] = 60,
 ) -> None:
     """One optimizer step on 64 completions with several images: TRL's GRPOTrainer and ours (a minute or two)."""
+    if asynchronous:
+        from dart_lab.train.trl_side_by_side import measure as train_both
+
+        finish(train_both(updates, progress), json)
+        return
     from dart_lab.train.trl_bench import measure
 
     finish(measure(repeat, progress), json)
