@@ -141,11 +141,11 @@ def measure(trajectories: Sequence[Trajectory], tokens: ModelTokens) -> Report:
         keys |= {f"{name}.tokens_{field.name}": float(getattr(found, field.name)) for field in fields(found)}
         keys[f"{name}.tree_over_rows"] = found.tree / found.rows if found.rows else 1.0
     notes = [
-        "tokens_rows: rows as the trainer lays them out, were they of any length; tokens_tree: one prefix tree for each "
-        "group, the least that exact sharing of beginnings can reach.",
+        "tokens_rows: rows as the trainer lays them out, were they of any length; tokens_tree: one prefix tree for "
+        "each group, the least that exact sharing of beginnings can reach.",
         f"recorded: as the run's prompts were; sliding, blocks: with up to five screenshots. flat, forked: made up, "
-        f"{MEMBERS} rollouts of {STEPS} steps, screens of {SCREEN} tokens, responses of {RESPONSE}, an opening of about "
-        f"{OPENING}; forked: from step {FORKED_AT} on.",
+        f"{MEMBERS} rollouts of {STEPS} steps, screens of {SCREEN} tokens, responses of {RESPONSE}, an opening of "
+        f"about {OPENING}; forked: from step {FORKED_AT} on.",
     ]
     return Report("rows", keys, {}, notes)
 

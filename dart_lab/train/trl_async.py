@@ -68,9 +68,14 @@ def varlen_attention(
     """Compute what FlashAttention's function of this name does, in torch.
 
     Args:
-        query: (queries, heads, width); `key` and `value` (keys, key heads, width).
-        query_bounds: where segments of queries begin and end; `key_bounds` the same of their keys.
-        longest_query: longest segment; not needed here, as `longest_key`.
+        query: (queries, heads, width).
+        key: (keys, key heads, width).
+        value: (keys, key heads, width).
+        query_bounds: where segments of queries begin and end.
+        key_bounds: where the keys of each begin and end.
+        longest_query: not needed here.
+        longest_key: not needed here.
+        softmax_scale: factor of the products.
         causal: must be True: the last query of a segment sees its last key.
         window_size: must be unlimited.
 
@@ -207,9 +212,7 @@ class CompletionServer:
             if request.get(name, unbiased) != unbiased:
                 raise ValueError(f"{name}={request[name]} is not served here: leave it at {unbiased}")
         sampling = Sampling(request["max_tokens"], request["temperature"], request["seed"], training=True)
-        made = asyncio.run(
-            self._engine.generate(Prompt(tuple(request["prompt"])), sampling.completed(self._tokens))
-        )
+        made = asyncio.run(self._engine.generate(Prompt(tuple(request["prompt"])), sampling.completed(self._tokens)))
         self.answered += 1
         choice = {"token_ids": made.response_ids, "logprobs": {"token_logprobs": made.logprobs}}
         return {"choices": [choice]}

@@ -280,8 +280,8 @@ def measure(updates: int, progress: Callable[[str], None]) -> Report:
     import trl
 
     notes = [
-        f"TRL {trl.__version__}; a tiny Qwen2.5-VL, the text model in float64; {GROUPS} groups of {GROUP} replies of at "
-        f"most {LENGTH} tokens an update, AdamW at {RATE:g}; reward: the share of tokens that are numbers.",
+        f"TRL {trl.__version__}; a tiny Qwen2.5-VL, the text model in float64; {GROUPS} groups of {GROUP} replies of "
+        f"at most {LENGTH} tokens an update, AdamW at {RATE:g}; reward: the share of tokens that are numbers.",
         "loss_difference: the largest of all updates, ours on TRL's rows from the same first weights; "
         "weights_difference: how far apart both end, over how far they came. reward_first and reward_last: the first "
         "and last five batches. No GPU, no vLLM: dart_lab.train.trl_async says what stands in for them.",

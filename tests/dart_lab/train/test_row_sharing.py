@@ -34,7 +34,7 @@ def test_what_a_tree_shares_beyond_rows_is_counted_by_hand():
     third = Sample((*opening, *seen), ("b",), (8,), trajectory=0)  # a window dropped a screen
     other = Sample((*opening, *seen), ("a",), (3, 7), trajectory=1)  # the same first token
     samples = [first, second, third, other]
-    # 5 + 10 + 4 + 5; a chain of 10, 4 and 5; the other shares its prompt of 4: 10 + 1, and 4; of the tree 10 and 2 pads.
+    # 5 + 10 + 4 + 5; a chain of 10, 4 and 5; the other shares its prompt of 4: 10 + 1, and 4; a tree of 10 and 2 pads.
     assert count(samples, PAD) == Tokens(24, 19, 15, 12)
 
 
