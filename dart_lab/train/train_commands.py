@@ -129,7 +129,7 @@ def trainer(
     ] = None,
     response: Annotated[int | None, typer.Option(min=2, help="Tokens of each response; 16, or 150 on a GPU.")] = None,
     micro_batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of one forward pass; 4096, or 16384 on a GPU.")
+        int | None, typer.Option(min=1, help="Of one forward pass; 4096, or 16384 on a GPU and with --recorded.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
     recorded: Annotated[
@@ -138,9 +138,9 @@ def trainer(
 ) -> None:
     """Merged rows and cached image work against separate rows, on the same trajectories (about a minute)."""
     if recorded is not None:
-        from dart_lab.train.row_sharing import of_run
+        from dart_lab.train.row_sharing import LONGEST, of_run
 
-        finish(of_run(recorded), json)
+        finish(of_run(recorded, micro_batch_tokens or LONGEST), json)
         return
     from dart_lab.train.bench_models import MODELS
     from dart_lab.train.trainer_bench import Options, measure
@@ -180,7 +180,7 @@ def trl(
     asynchronous: Annotated[
         bool, typer.Option("--asynchronous", help="TRL's AsyncGRPOTrainer instead: a tiny task, trained by both.")
     ] = False,
-    updates: Annotated[int, typer.Option(min=5, help="With --asynchronous: of each trainer.")] = 60,
+    updates: Annotated[int, typer.Option(min=5, help="With --asynchronous: of each trainer.")] = 40,
 ) -> None:
     """One optimizer step on 64 completions with several images: TRL's GRPOTrainer and ours (a minute or two)."""
     if asynchronous:

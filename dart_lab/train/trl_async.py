@@ -336,7 +336,9 @@ def row_of(turns: Sequence[Sample], *, model_version: int = 0) -> Any:
 
 def samples_of(row: Any, trajectory: int) -> list[Sample]:
     """Return our samples of a row of TRL's: one for each span that is trained."""
-    ids, mask, logprobs = row.input_ids.tolist(), row.completion_mask.tolist(), row.old_log_probs.tolist()
+    ids = row.input_ids.tolist()
+    mask = row.completion_mask.tolist()
+    logprobs = row.old_log_probs.tolist()
     bounds = [place for place in range(1, len(mask)) if mask[place] != mask[place - 1]] + [len(mask)]
     found = []
     for begin, end in zip(bounds, bounds[1:], strict=False):

@@ -154,7 +154,7 @@ class Task:
 
     def ours(self, place: Path, updates: int) -> Training:
         """Our trainer, which plays two groups with its own weights whenever it waits for a lease."""
-        curation = CurationConfig(group_size=GROUP)
+        curation = CurationConfig(group_size=GROUP, drop_no_signal=False)  # as TRL, which trains them with 0
         data = DataManager.open(f"sqlite:///{place}/data.sqlite", place / "data", "run", config=curation)
         arguments = DartGRPOConfig(
             output_dir=str(place / "ours"),
@@ -198,7 +198,7 @@ class Task:
     def _play(self, trainer: DartGRPOTrainer, data: DataManager, prompts: list[Prompt], rewards: list[float]) -> bool:
         """Play a batch unless one is ahead already; returns that nothing is to be stopped."""
         played = len(rewards)
-        if played > trainer.state.global_step:
+        if played > trainer.state.global_step + trainer.leases.passed:
             return False
         asked = [prompts[(GROUPS * played + group) % len(prompts)] for group in range(GROUPS) for _ in range(GROUP)]
         keys = [uuid.uuid4().hex for _ in range(GROUPS)]

@@ -35,7 +35,8 @@ def test_what_a_tree_shares_beyond_rows_is_counted_by_hand():
     other = Sample((*opening, *seen), ("a",), (3, 7), trajectory=1)  # the same first token
     samples = [first, second, third, other]
     # 5 + 10 + 4 + 5; a chain of 10, 4 and 5; the other shares its prompt of 4: 10 + 1, and 4; a tree of 10 and 2 pads.
-    assert count(samples, PAD) == Tokens(24, 19, 15, 12)
+    assert count(samples, PAD) == Tokens(24, 19, 15, 12, 15, 12)
+    assert tree_tokens([second, third, other], PAD, 11) == 7 + 10  # the longest does not fit
 
 
 def test_trees_count_as_trls_but_for_its_forks_one_token_early():
