@@ -28,6 +28,7 @@ from dart_agent.evaluation.difficulty import write_difficulty
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
 from dart_agent.evaluation.score_tables import (
+    UNREAD,
     ending_lines,
     group_row,
     group_table,
@@ -46,6 +47,7 @@ from dart_gym.commands.program import Program, add_common_options, guarded
 from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import TerminalState
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.requirements.place import Place
 from dart_gym.tasks.requirements.runnable import check_runnable, named_tasks
@@ -181,6 +183,7 @@ def evaluate_command(
     settings = {**options.settings(), **told}
 
     reasons: Counter[str] = Counter()
+    unread: Counter[str] = Counter()
 
     async def play_all() -> list[TaskScore]:
         async with contextlib.AsyncExitStack() as stack:
@@ -201,14 +204,14 @@ def evaluate_command(
                 pacing=pacing,
                 turn_limit_s=timeout,
                 directory=directory,
-                on_episode=_noted(reasons, stack.enter_context(_progress(done, len(chosen) * episodes))),
+                on_episode=noted(reasons, unread, stack.enter_context(_progress(done, len(chosen) * episodes))),
             )
 
     scores = asyncio.run(play_all())
     groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
     console.print(score_table(scores))
     console.print(group_table(groups))
-    for line in [*ending_lines(groups[-1].total), *reason_lines(reasons)]:
+    for line in [*ending_lines(groups[-1].total), *reason_lines(reasons), *reason_lines(unread, UNREAD)]:
         console.print(printable(line), markup=False, highlight=False)
     result = {
         "policy": options.policy,
@@ -242,12 +245,16 @@ def tiny(
     console.print(f"{directory}: {size / 1e6:.1f} MB", highlight=False)
 
 
-def _noted(reasons: Counter[str], then: Callable[[Trajectory], None]) -> Callable[[Trajectory], None]:
-    """Count why episodes were lost, and hand them on."""
+def noted(
+    reasons: Counter[str], unread: Counter[str], then: Callable[[Trajectory], None]
+) -> Callable[[Trajectory], None]:
+    """Count why episodes were lost and why last responses could not be read, and hand the episodes on."""
 
     def told(episode: Trajectory) -> None:
         if episode.lost_by:
             reasons[episode.detail or episode.error or str(episode.terminal)] += 1
+        elif episode.terminal is TerminalState.PARSE_ERROR:
+            unread[episode.error] += 1
         then(episode)
 
     return told

@@ -12,6 +12,7 @@ from dart_agent.evaluation.scores import GroupScore, TaskScore, total_score
 from dart_gym.utils.shown_text import as_cell
 
 _INTERVAL = "95 %\ninterval"
+UNREAD = "the last response could not be read, which ends an episode with score 0:"
 
 
 def score_table(scores: Sequence[TaskScore]) -> Table:
@@ -65,11 +66,11 @@ def ending_lines(total: TaskScore) -> list[str]:
     return lines
 
 
-def reason_lines(reasons: Mapping[str, int], most: int = 3) -> list[str]:
-    """Return the most frequent reasons for lost episodes, one line each."""
+def reason_lines(reasons: Mapping[str, int], heading: str = "lost because:", most: int = 3) -> list[str]:
+    """Return the most frequent reasons for lost episodes, or for another end of theirs, one line each."""
     lines = [f"  {count} x {' '.join(reason.split())}" for reason, count in _by_number(reasons)[:most]]
     more = len(reasons) - most
-    return [*(["lost because:"] if lines else []), *lines, *([f"  and {more} other reasons"] if more > 0 else [])]
+    return [*([heading] if lines else []), *lines, *([f"  and {more} other reasons"] if more > 0 else [])]
 
 
 def comparison_lines(comparison: Comparison, name_a: str, name_b: str) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from dart_agent.commands.agent_cli import noted
 from dart_agent.episodes.play import decide
 from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Trajectory
-from dart_agent.evaluation.score_tables import reason_lines
+from dart_agent.evaluation.score_tables import UNREAD, reason_lines
 from dart_agent.evaluation.scores import LostEpisodes, refuse_lost, score_task
 from dart_agent.policies.policy import Decision
 from dart_gym.core.errors import ClusterError
@@ -37,6 +39,19 @@ def test_the_most_frequent_reasons_come_first_in_one_line_each():
     assert reason_lines({}) == []
     lines = reason_lines({"a\nb": 1, "answered 401": 7, "c": 2, "d": 1, "e": 1})
     assert len(lines) == 5 and "7 x answered 401" in lines[1] and "a b" in lines[3] and "2" in lines[-1]
+
+
+def test_why_responses_could_not_be_read_is_said_apart():
+    lost, unread = Counter[str](), Counter[str]()
+    told = noted(lost, unread, lambda episode: None)
+    for terminal, by in (
+        (TerminalState.PARSE_ERROR, ""),
+        (TerminalState.DONE, ""),
+        (TerminalState.MODEL_ERROR, "engine"),
+    ):
+        told(Trajectory("t", 0, terminal=terminal, lost_by=by, error=f"{terminal} it was"))
+    assert (lost, unread) == ({"model_error it was": 1}, {"parse_error it was": 1})
+    assert reason_lines(unread, UNREAD) == [UNREAD, "  1 x parse_error it was"]
 
 
 class Raising:
