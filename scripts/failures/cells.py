@@ -26,7 +26,7 @@ LOOK_S = 0.02
 FULL_DISK = "16777216"
 FILL = 'cp -a "$1"/. . && shift && { cat /dev/zero >filler 2>/dev/null; exec "$@"; }'
 NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-IGNORED = re.compile(r"^home/\.(cache|config)/(matplotlib|fontconfig|mesa_shader_cache)|^home/\.(cache|config)$")
+IGNORED = re.compile(r"^tmp/torchinductor_\w+|^home/\.(cache|config)/(matplotlib|fontconfig|mesa_shader_cache)|^home/\.(cache|config)$")
 """What libraries keep for themselves."""
 
 
@@ -246,6 +246,8 @@ def _steady(text: str, folder: str) -> str:
     text = text.replace(str(PROGRAMS.parents[1]), "CHECKOUT")
     text = re.sub(r"127\.0\.0\.1([:', ]+)(?!9\b)[0-9]{4,5}", r"127.0.0.1\1PORT", text)
     text = re.sub(r"#token=\S+", "#token=KEY", text)
+    text = re.sub(r"(?m)^[\w-]{43}$|\b[0-9a-f]{64}\b", "KEY", text)
+    text = re.sub(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9:]{8},[0-9]{3} ", "TIME ", text)
     return re.sub(r"\b[0-9]+(\.[0-9]+)? s\b", "N s", text)
 
 

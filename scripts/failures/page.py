@@ -35,7 +35,7 @@ Every line was printed by the real program.
 `make failures` runs everything again and writes this page; a test runs a part of it, and fails where a command is
 missing.
 The commands `bench` are part of a checkout, not of the installed programs, and are not listed. In the lines DIR is the
-working directory, PORT a port, and N a number that differs from run to run.
+working directory, PORT a port, KEY a secret, and N a number that differs from run to run.
 
 ## Situations
 """
