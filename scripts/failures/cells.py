@@ -26,7 +26,9 @@ LOOK_S = 0.02
 FULL_DISK = "16777216"
 FILL = 'cp -a "$1"/. . && shift && { cat /dev/zero >filler 2>/dev/null; exec "$@"; }'
 NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-IGNORED = re.compile(r"^tmp/torchinductor_\w+|^home/\.(cache|config)/(matplotlib|fontconfig|mesa_shader_cache)|^home/\.(cache|config)$")
+IGNORED = re.compile(
+    r"^tmp/torchinductor_\w+|^home/\.(cache|config)/(matplotlib|fontconfig|mesa_shader_cache)|^home/\.(cache|config)$"
+)
 """What libraries keep for themselves."""
 
 
