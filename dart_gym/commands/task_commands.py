@@ -169,7 +169,8 @@ def mirror(
         nonlocal seen
         seen += 1
         if outcome != "present":
-            print(f"[{seen}/{total}] {url}: {outcome}", file=sys.stderr)
+            said = outcome if outcome.startswith(url) else f"{url}: {outcome}"  # errors name it
+            print(f"[{seen}/{total}] {said}", file=sys.stderr)
 
     done = asyncio.run(fill(tasks, target, source, report, timeout))
     write_json(json_file, asdict(done))

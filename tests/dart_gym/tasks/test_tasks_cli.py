@@ -82,6 +82,7 @@ def test_mirror_fetches_from_hosts_that_are_allowed(tmp_path, monkeypatch, optio
         write_fetch(tmp_path / "tasks", f"http://127.0.0.1:{web.port}", 9)
         result = run("mirror", "tasks", *options)
     assert result.exit_code == 1 and "4 downloaded, 5 missing" in result.stdout, result.output
+    assert result.stderr.count(": the server says 500") == 5 and result.stderr.count("http://") == 9
 
 
 @pytest.mark.parametrize(
