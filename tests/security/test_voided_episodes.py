@@ -43,6 +43,7 @@ SPOILED = {
     "below a file": "rm -rf ~/result; ln -s right/x ~/result",
     "device": "ln -s /dev/zero ~/result",
     "socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/home/user/result\")'",
+    "memory": "(sleep 1000 & ln -s /proc/$!/mem ~/result) > /dev/null 2>&1",
     "too large": "truncate -s 300M ~/result",
     "no text": "printf '\\377\\376right' > ~/result",
 }

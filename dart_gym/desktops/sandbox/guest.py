@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -216,7 +217,7 @@ class Guest:
     def do_read(self, connection, request, body, fds):
         """Send a regular file, unless it is too large or nobody waits for it any more."""
         path, limit = self._path(request["path"]), request["limit"]
-        with open(path, "rb", opener=_open_regular) as file:
+        with open(path, "rb", opener=_open_regular) as file, _blamed_on_the_desktop(file.fileno(), path):
             too_large = os.fstat(file.fileno()).st_size > limit
             content = bytearray()
             while not too_large and (chunk := file.read(CHUNK)):  # in /proc and where it grows, its size says nothing
@@ -284,6 +285,20 @@ def _feed(pipe, body):
             pipe.write(body)
     except OSError:
         pass  # it does not read its input
+
+
+@contextlib.contextmanager
+def _blamed_on_the_desktop(fd, path):
+    """Tell a failure of the machine's disks apart from one that a program inside has linked a path to.
+
+    The memory of a process (`/proc/<pid>/mem`), for one, is a regular file that is read like one of a broken disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in OF_THE_MACHINE and os.readlink(f"/proc/self/fd/{fd}").startswith(("/proc/", "/sys/")):
+            raise OSError(errno.EINVAL, "it is no file of a disk, and cannot be read", path) from None
+        raise
 
 
 def _open_regular(path, flags):
