@@ -413,6 +413,38 @@ async def test_a_deadline_that_passes_while_the_desktop_is_judged(monkeypatch, o
     assert (last.evaluation.score == 0.0) is killed
 
 
+NO_BROWSER = """
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        listed = json.dumps([{"id": "1", "type": "page", "url": "http://a/", "title": ""}]).encode()
+        self.send_response(200 if self.path == "/json" else 500)
+        self.send_header("Content-Length", str(len(listed)))
+        self.end_headers()
+        self.wfile.write(listed)
+    def do_PUT(self):
+        REPLY
+http.server.ThreadingHTTPServer(("127.0.0.1", 9222), Handler).serve_forever()
+"""
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("kind", "parameters", "reply"),
+    [
+        ("chrome_open_tabs", {"urls_to_open": ["http://b/"]}, "self.connection.close()"),
+        ("chrome_open_tabs", {"urls_to_open": ["http://b/"]}, "self.do_GET()"),
+        ("chrome_close_tabs", {"urls_to_close": ["http://a/"]}, "pass"),
+    ],
+)
+async def test_a_program_that_takes_the_place_of_the_browser_is_the_agent_s(desktop, kind, parameters, reply):
+    step = {"type": kind, "parameters": parameters}
+    await desktop.launch(["python3", "-c", NO_BROWSER.replace("REPLY", reply)])
+    await desktop.execute(["sh", "-c", "echo right > ~/right; cp ~/right ~/result"])
+    evaluation = await evaluate(desktop, {**SAME, "postconfig": [step]}, TerminalState.DONE)
+    assert is_worth_0(evaluation) and kind in evaluation.detail, evaluation
+
+
 @pytest.mark.parametrize("error", [FileExistsError("a folder is there"), DesktopStateError("no room")])
 async def test_a_step_of_postconfig_that_the_desktop_refuses_is_worth_0(monkeypatch, error):
     desktop = FakeDesktop(DesktopSpec("fake"))
