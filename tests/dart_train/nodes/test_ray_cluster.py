@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +21,9 @@ import sqlalchemy as sa
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.errors import ClusterError
-from dart_train.core.data_states import LeaseState
+from dart_train.core.data_states import FORK_SOURCE, LeaseState
+from dart_train.core.metrics_log import read_metrics
+from dart_train.data.insight import statistics
 from dart_train.data.store import schema
 from tests.dart_train.nodes.cluster_of_nodes import Cluster, killed
 from tests.dart_train.nodes.separate_nodes import HOME, RAY_PORT, ROOT, Node
@@ -56,6 +60,40 @@ class Life:
         with self.cluster.data(NAME, CONFIG) as data:
             newest = data.newest_checkpoint()
             return newest.version if newest else 0
+
+    def scored(self) -> int:
+        """Rollouts and continuations of forks that have a score."""
+        meta = schema.rollout_meta.c
+        query = sa.select(sa.func.count()).where(meta.run_id == NAME, meta.reward.is_not(None))
+        return self._count(query)
+
+    def trained_forks(self) -> int:
+        """Groups of continuations that were trained on."""
+        item, lease, meta = schema.lease_item.c, schema.lease.c, schema.rollout_meta.c
+        query = (
+            sa.select(sa.func.count(sa.distinct(meta.group_id)))
+            .join_from(schema.rollout_meta, schema.lease_item, item.group_id == meta.group_id)
+            .join(schema.lease, lease.lease_id == item.lease_id)
+            .where(lease.run_id == NAME, lease.state == LeaseState.COMMITTED.value, meta.source == FORK_SOURCE)
+        )
+        return self._count(query)
+
+    def times_trained(self) -> list[int]:
+        """How often each group was trained on."""
+        item, lease = schema.lease_item.c, schema.lease.c
+        query = (
+            sa.select(sa.func.count())
+            .select_from(schema.lease_item)
+            .join(schema.lease, lease.lease_id == item.lease_id)
+            .where(lease.run_id == NAME, lease.state == LeaseState.COMMITTED.value)
+            .group_by(item.group_id)
+        )
+        with self.cluster.data(NAME, CONFIG) as data:
+            return list(data.store.read(lambda connection: connection.execute(query).scalars().all()))
+
+    def _count(self, query: sa.Select[tuple[int]]) -> int:
+        with self.cluster.data(NAME, CONFIG) as data:
+            return int(data.store.read(lambda connection: connection.execute(query).scalar_one()))
 
     def until(self, condition: object, seconds: float) -> float:
         """Wait until something holds, while the launcher lives; returns the seconds that it took."""
@@ -171,21 +209,33 @@ def test_the_same_command_goes_on_after_the_head_has_ended(life, record_property
     life.until(lambda: life.recorded() > before, AGAIN_S)  # there was a stock to train on
 
 
-def test_nothing_is_lost_or_trained_twice(life):
-    stopped = life.ask(life.nodes["again"], "stop", NAME)
+def test_groups_are_forked_wherever_desktops_are(life, record_property):
+    """Each of the nodes and processes before was lost while groups were forked and continuations played."""
+    life.until(lambda: life.trained_forks() > 2, 2 * AGAIN_S)
+    with life.cluster.data(NAME, CONFIG) as data:
+        counts = data.read(statistics.forks)
+        forked = list(islice(data.trajectories(source=FORK_SOURCE), 20))
+    say(record_property, forks=counts.begun, continuations=counts.rollouts)
+    assert counts.begun > 2 and counts.given_up == {}, "a lost desktop is no replay that came out differently"
+    assert forked and all(one.fork_step > 0 and one.task_id == "fake/two-steps" for one in forked)
+    asked = life.ask(list(life.nodes.values())[-1], "status", NAME)
+    assert re.search(r"^  forks: [1-9]\d*\s*$", asked, re.MULTILINE), asked
+
+
+def test_forks_are_in_budget_and_report_and_nothing_is_trained_twice(life):
+    stopped = life.ask(list(life.nodes.values())[-1], "stop", NAME)
     assert "the same command resumes it" in stopped
     assert life.launcher.wait(60) == 130
-    command = (f"{ROOT}/.venv/bin/dart-train", "data", "check", f"{HOME}/runs/{NAME}/config.yaml")
-    checked = life.cluster.head.run(*command, "--runs-dir", f"{HOME}/runs", **life.cluster.environment)
-    assert "damaged" not in checked, checked
-    item, lease = schema.lease_item.c, schema.lease.c
-    trained = (
-        sa.select(sa.func.count())
-        .select_from(schema.lease_item)
-        .join(schema.lease, lease.lease_id == item.lease_id)
-        .where(lease.run_id == NAME, lease.state == LeaseState.COMMITTED.value)
-        .group_by(item.group_id)
-    )
+    root, program = life.cluster.root(NAME), f"{ROOT}/.venv/bin/dart-train"
+    for command in (("data", "check"), ("report",)):
+        words = (*command, f"{HOME}/runs/{NAME}/config.yaml", "--runs-dir", f"{HOME}/runs")
+        said = life.cluster.head.run(program, *words, timeout=300, **life.cluster.environment)
+        assert "damaged" not in said, said
     with life.cluster.data(NAME, CONFIG) as data:
-        times = data.store.read(lambda connection: connection.execute(trained).scalars().all())
-    assert times and set(times) == {1}
+        counts = data.read(statistics.forks)
+    figures = json.loads((root / "report.json").read_text())
+    assert (figures["forks"], figures["fork_rollouts"]) == (counts.begun, counts.rollouts)
+    assert f"Forks: {counts.begun} episodes" in (root / "report.html").read_text()
+    *_, newest = read_metrics(root / "metrics" / "rollout.jsonl")
+    assert life.scored() - newest["rollouts"] < counts.rollouts, "continuations count against the budget"
+    assert set(life.times_trained()) == {1}
