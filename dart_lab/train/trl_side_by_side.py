@@ -38,6 +38,7 @@ from dart_train.trainer import losses
 from dart_train.trainer.batches import lease_source
 from dart_train.trainer.batches.collator import Collator, ImageCache
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer
+from dart_train.trainer.losses.surrogates import DAPO
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 from dart_train.trainer.weights.model_loading import load_model, trainable
@@ -130,7 +131,7 @@ class Task:
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
         collator = Collator(self.tokens, self.vision, ImageCache({}.__getitem__), pack_rows=True)
-        loss_of = losses.LOSSES.get("dapo")(epsilon=EPSILON, epsilon_high=EPSILON, delta=None)
+        loss_of = DAPO(epsilon=EPSILON, epsilon_high=EPSILON, delta=None)
         config = losses.ObjectiveConfig(loss_of, beta=0.0, tis_clip_max=None)
         done = Training()
         for start in range(0, len(rows), ROWS):
@@ -191,7 +192,11 @@ class Task:
 
         reader = AutoTokenizer.from_pretrained(self.dir)
         asked = [[{"role": "user", "content": question}] for question in QUESTIONS]
-        options = {"chat_template": qwen3_vl_chat_template, "add_generation_prompt": True, "return_dict": False}
+        options: dict[str, Any] = {
+            "chat_template": qwen3_vl_chat_template,
+            "add_generation_prompt": True,
+            "return_dict": False,
+        }
         return [Prompt(tuple(reader.apply_chat_template(messages, **options))) for messages in asked]
 
     def _play(self, trainer: DartGRPOTrainer, data: DataManager, prompts: list[Prompt], rewards: list[float]) -> bool:
