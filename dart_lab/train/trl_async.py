@@ -88,8 +88,12 @@ def varlen_attention(
     queries, keys = query_bounds.tolist(), key_bounds.tolist()
     for begin, end, first, last in zip(queries, queries[1:], keys, keys[1:], strict=False):
         seen = torch.ones(end - begin, last - first, dtype=torch.bool).tril(last - first - (end - begin))
-        parts = (part.transpose(0, 1) for part in (query[begin:end], key[first:last], value[first:last]))
-        out = F.scaled_dot_product_attention(*parts, attn_mask=seen, scale=softmax_scale, enable_gqa=True)
+        own = query[begin:end].transpose(0, 1)
+        keys_seen = key[first:last].transpose(0, 1)
+        values_seen = value[first:last].transpose(0, 1)
+        out = F.scaled_dot_product_attention(
+            own, keys_seen, values_seen, attn_mask=seen, scale=softmax_scale, enable_gqa=True
+        )
         found.append(out.transpose(0, 1))
     return torch.cat(found)
 

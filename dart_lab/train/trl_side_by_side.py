@@ -130,7 +130,7 @@ class Task:
         model = trainable(load_model(self.dir, dtype=torch.float64), freeze_vision=True, lora=None).train()
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
-        collator = Collator(self.tokens, self.vision, ImageCache({}.__getitem__), pack_rows=True)
+        collator = Collator(self.tokens, self.vision, ImageCache(dict[str, Any]().__getitem__), pack_rows=True)
         loss_of = DAPO(epsilon=EPSILON, epsilon_high=EPSILON, delta=None)
         config = losses.ObjectiveConfig(loss_of, beta=0.0, tis_clip_max=None)
         done = Training()
@@ -190,7 +190,7 @@ class Task:
         from transformers import AutoTokenizer
         from trl.chat_template_utils import qwen3_vl_chat_template
 
-        reader = AutoTokenizer.from_pretrained(self.dir)
+        reader: Any = AutoTokenizer.from_pretrained(self.dir)
         asked = [[{"role": "user", "content": question}] for question in QUESTIONS]
         options: dict[str, Any] = {
             "chat_template": qwen3_vl_chat_template,
