@@ -1,7 +1,7 @@
 """The best constant click of a task: the score of a policy that looks at neither screen nor instruction.
 
-Candidates are the places where the oracle's clicks lie densest. Each is played on real desktops, clicked at every
-step, and the best one counts: chosen on the very seeds that it is scored on, which favours the baseline.
+Candidates are the places where the oracle's clicks lie densest on training seeds. Each is played on real desktops,
+clicked at every step, and the best one counts: chosen on the seeds that it is scored on, which favours the baseline.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import Field
 
 from dart_agent.episodes.play_list import play_list
+from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_gym.core.actions import Click
+from dart_gym.core.errors import NoOracleError
 from dart_gym.core.outcomes import Observation
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.config.added_phases import AddedPhase
 from dart_train.processes.evaluate_version import ATTEMPTS, say_lost, task_steps
 from dart_train.processes.process_context import ProcessContext
 from dart_train.run.run_directory import write_json
 
+ORACLE_EPISODES = 20
+"""Episodes of each task that the oracle plays to show where it clicks."""
 CANDIDATES = 4
 RADIUS = 8
 """Clicks within this distance, in pixels, count as one place."""
@@ -63,6 +68,26 @@ class ConstantClicker:
         return Decision(actions=(Click(x=x, y=y),))
 
 
+class NotingOracle:
+    """Acts as the oracle of a session, and notes where it clicks."""
+
+    def __init__(self, clicks: list[Point], session: PlayableSession) -> None:
+        self._clicks = clicks
+        self._oracle = OraclePolicy(session.oracle)
+
+    def reset(self, episode: Episode) -> None:
+        """Begin an episode."""
+        self._oracle.reset(episode)
+
+    async def act(self, observation: Observation) -> Decision:
+        """Do what the oracle does."""
+        decision = await self._oracle.act(observation)
+        for action in decision.actions:
+            if isinstance(action, Click) and action.x is not None and action.y is not None:
+                self._clicks.append((action.x, action.y))
+        return decision
+
+
 class ConstantClick(AddedPhase):
     """Measure the best constant click of every trained task, and write the scores of `eval/constant`."""
 
@@ -78,7 +103,7 @@ class ConstantClick(AddedPhase):
         target = context.run.scores("constant")
         if target.exists():
             return
-        clicks = _oracle_clicks(context)
+        clicks = asyncio.run(_oracle_clicks(context))
         places = {
             (task, number): place for task, points in clicks.items() for number, place in enumerate(densest(points))
         }
@@ -113,15 +138,22 @@ async def _play(
     return results
 
 
-def _oracle_clicks(context: ProcessContext) -> dict[str, list[Point]]:
-    """Where the demonstrations click, by trained task."""
-    clicks: dict[str, list[Point]] = {task: [] for task in context.config.train_tasks}
-    with context.open_data() as data:
-        for trajectory in data.trajectories(source="oracle"):
-            for step in trajectory.steps:
-                for action in step.actions:
-                    if action.get("kind") == "click" and action.get("x") is not None and trajectory.task_id in clicks:
-                        clicks[trajectory.task_id].append((action["x"], action["y"]))
+async def _oracle_clicks(context: ProcessContext) -> dict[str, list[Point]]:
+    """Where the oracle clicks, by trained task; nowhere for a task that has none."""
+    config, clicks = context.config, dict[str, list[Point]]()
+    for task in config.train_tasks:
+        seen = clicks.setdefault(task, [])
+        episodes = [(task, FIRST_TRAINING_SEED + index) for index in range(ORACLE_EPISODES)]
+        try:
+            await play_list(
+                context.client(),
+                functools.partial(NotingOracle, seen),
+                episodes,
+                concurrency=config.rollout.workers,
+                attempts=ATTEMPTS,
+            )
+        except NoOracleError:
+            print(f"{task} has no oracle: no constant click is tried", flush=True)
     return clicks
 
 

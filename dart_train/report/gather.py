@@ -62,9 +62,9 @@ NOTE_IMPERFECT = (
 SHIPPED = "The model starts from weights of the package dart-gym-demo-models: supervised training on "
 NOTES_SHIPPED = {
     "tiny-base": SHIPPED + "clean demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find "
-    "\"Cancel\".') on the pages of five of these. The tasks' own instructions it has never seen; the imperfect "
-    "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
-    "they score as they are.",
+    "\"Cancel\".') on pages of some of these. The tasks' own instructions it has never seen; the demonstrations "
+    "teach some of them, and tasks without any lose by it a part of what the shipped weights bring along. The column "
+    "'shipped weights' says what they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
     "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up "
     f"({page('results/multiturn')}): demonstrations of forms, windows and mock sites, three in ten with another's "

@@ -21,7 +21,7 @@ from dart_train.core.training_alarms import raised_in
 
 SPARKS = " ▁▂▃▄▅▆▇█"
 SPARK_POINTS = 12
-UNITS = {"demonstrate": "episodes", "warmup": "steps", "rl": "rollouts", "constant": "episodes"}
+UNITS = {"demonstrate": "episodes", "warmup": "steps", "constant": "episodes"}
 UNITS |= dict.fromkeys(("base", "before", "after", "greedy_before", "greedy_after"), "episodes")
 
 PHASE_STYLES = {"step": "green", "reset": "yellow", "generate": "blue", "connect": "red", "idle": "bright_black"}
@@ -55,6 +55,7 @@ class View:
     Attributes:
         current: name of the present one; "rl" shows rollouts and training.
         total: 0 where it is not known.
+        budget_unit: what is counted while rollouts are played: rollouts or actions.
         history: success by task and their "mean", and "speed" (actions per minute), oldest first.
         alerts: warnings for a person, in addition to the lines.
     """
@@ -64,6 +65,7 @@ class View:
     current: str = ""
     done: float = 0.0
     total: float = 0.0
+    budget_unit: str = "rollouts"
     detail: str = ""
     rollout: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -72,6 +74,11 @@ class View:
     restarts: dict[str, int] = field(default_factory=dict)
     alerts: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+
+    @property
+    def unit(self) -> str:
+        """What `done` and `total` count."""
+        return self.budget_unit if self.current == "rl" else UNITS.get(self.current, "")
 
 
 def spark(values: list[float], width: int = SPARK_POINTS) -> str:
@@ -158,7 +165,7 @@ def _header(view: View, now: float) -> RenderableType:
     title = Text.assemble(
         (" DART ", "bold white on blue"), " ", (view.name, "bold"), "  ", phase.title if phase else ""
     )
-    unit = UNITS.get(view.current, "")
+    unit = view.unit
     if view.total:
         share = min(1.0, view.done / view.total)
         left = f" · {clock(elapsed * (1 - share) / share)} left" if share > 0.03 else ""

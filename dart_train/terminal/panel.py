@@ -21,7 +21,7 @@ from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import parse_line
 from dart_train.run.run_directory import RunDirectory, disk_is_full
 from dart_train.run.supervisor import Supervisor
-from dart_train.terminal.dashboard import UNITS, Phase, View, clock, draw
+from dart_train.terminal.dashboard import Phase, View, clock, draw
 
 MAX_HISTORY = 4096
 PLAIN_INTERVAL_S = 10.0
@@ -68,6 +68,17 @@ def take_line(view: View, row: dict[str, Any]) -> None:
         known["speed"] = speed
     for name, value in known.items():
         view.history.setdefault(name, deque(maxlen=MAX_HISTORY)).append(value)
+
+
+def take_budget(view: View, row: dict[str, Any]) -> None:
+    """Take from a line of the rollout service how far it is, by the budget that is nearer to its end."""
+    counts = {
+        "rollouts": (row.get("rollouts", 0), row.get("budget") or 0),
+        "actions": (row.get("played_actions", 0), row.get("budget_actions") or 0),
+    }
+    shares = {unit: done / total for unit, (done, total) in counts.items() if total}
+    view.budget_unit = max(shares, key=lambda unit: shares[unit], default="rollouts")
+    view.done, view.total = counts[view.budget_unit]
 
 
 class Panel:
@@ -164,7 +175,7 @@ class Panel:
         view.rollout = self._rollout.last
         view.trainer = self._trainer.last
         view.data = self._data.last
-        view.done, view.total = view.rollout.get("rollouts", 0), view.rollout.get("budget") or 0
+        take_budget(view, view.rollout)
 
     def _drawn(self) -> RenderableType:
         return draw(self.view, time.monotonic(), self.console.width, self.console.height)
@@ -197,17 +208,16 @@ class RolloutPanel:
         view = self.view
         take_line(view, row)
         view.rollout = row
-        view.done = row["rollouts"]
-        view.total = row["budget"] or 0
+        take_budget(view, row)
         self._live.update(draw(view, time.monotonic(), self._console.width, self._console.height))
 
 
 def plain_line(view: View) -> str:
     """One line for logs."""
     if view.current != "rl":
-        return f"  {view.done:,.0f}/{view.total:,.0f} {UNITS.get(view.current, '')} {view.detail}"
+        return f"  {view.done:,.0f}/{view.total:,.0f} {view.unit} {view.detail}"
     success = [rate for rate in view.rollout.get("success", {}).values() if rate is not None]
     mean = f"{100 * sum(success) / len(success):.0f} %" if success else "–"
     step, speed = view.trainer.get("step", 0), view.rollout.get("actions_per_min") or 0
     of = f"/{view.total:,.0f}" if view.total else ""  # a budget of minutes has no number of rollouts
-    return f"  {view.done:,.0f}{of} rollouts · success {mean} · step {step} · {speed:,.0f} actions/min"
+    return f"  {view.done:,.0f}{of} {view.unit} · success {mean} · step {step} · {speed:,.0f} actions/min"

@@ -115,9 +115,7 @@ class RolloutService:
         self._nodes = nodes
         self._teacher, self._make_teacher = teacher, make_teacher
         self._judges = judges
-        self._actions_left = math.inf
-        if config.budget_actions is not None:
-            self._actions_left = config.budget_actions - data.read(statistics.actions_played)
+        self._actions_before = data.read(statistics.actions_played)
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
         self.forks = GroupForks(data.config.forks, self.scheduler)
@@ -229,6 +227,7 @@ class RolloutService:
             teacher, self._recorder.put, when=self._teacher.when, timeout_s=self._teacher.timeout_s
         )
         self._judging = Judging(self._judges, self._teaching.hand_in)
+        budget = config.budget_actions
         self._workers = Workers(
             config,
             self.scheduler,
@@ -240,7 +239,7 @@ class RolloutService:
             forks=self.forks,
             teaching=self._teaching,
             judging=self._judging,
-            actions_left=self._actions_left,
+            actions_left=math.inf if budget is None else budget - self._actions_before,
         )
 
     def _in_memory(self) -> Weights | None:
@@ -355,6 +354,8 @@ class RolloutService:
         return {
             "rollouts": scheduler.completed,
             "budget": self.config.budget_rollouts,
+            "played_actions": self._actions_before + int(self.gauges.totals.sums["actions"]),
+            "budget_actions": self.config.budget_actions,
             "running": scheduler.running,
             "lost": scheduler.lost,
             "given_up": scheduler.given_up,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_lab.controls.constant_click import CANDIDATES, RADIUS, best_by_task, densest
+from dart_gym.core.actions import Click, Type
+from dart_lab.controls.constant_click import CANDIDATES, RADIUS, NotingOracle, best_by_task, densest
 
 POINTS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=60)
 
@@ -36,6 +39,17 @@ def test_the_best_place_counts_for_every_task():
         "b": {"rate": 0.0, "place": [5, 6], "episodes": 1},
     }
     assert best_by_task([], {}) == {}
+
+
+def test_the_clicks_of_an_oracle_are_noted():
+    told, clicks = [Click(x=3, y=4), Type("ab"), Click(x=5, y=6)], []
+
+    async def oracle():
+        return told.pop(0)
+
+    policy = NotingOracle(clicks, SimpleNamespace(oracle=oracle))
+    actions = [asyncio.run(policy.act(None)).actions for _ in range(3)]
+    assert actions == [(Click(x=3, y=4),), (Type("ab"),), (Click(x=5, y=6),)] and clicks == [(3, 4), (5, 6)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from([0.0, 1.0])), min_size=1))

@@ -170,7 +170,15 @@ def test_names_of_the_data_managers_figures(tmp_path):
         assert DATA.keys() <= DataService(data, None).figures().keys()
 
 
-@pytest.mark.parametrize(("budget", "said"), [(8000, "4,321/8,000"), (None, "4,321")])
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"budget": 8000}, "4,321/8,000 rollouts"),
+        ({"budget": None}, "4,321 rollouts"),
+        ({"budget": None, "played_actions": 9100, "budget_actions": 12000}, "9,100/12,000 actions"),
+        ({"budget": 5000, "played_actions": 9100, "budget_actions": 12000}, "4,321/5,000 rollouts"),
+    ],
+)
 def test_lines_for_logs(tmp_path, budget, said):
     run = RunDirectory(tmp_path / "r")
     run.create()
@@ -181,14 +189,14 @@ def test_lines_for_logs(tmp_path, budget, said):
     with Panel(config, run, plain=True, console=console) as panel:
         panel.set_phases([("prepare", "model", True), ("rl", "training", False)])
         panel.begin("rl")
-        run.metrics("rollout").write_text(json.dumps({**ROLLOUT, "budget": budget}) + "\n")
+        run.metrics("rollout").write_text(json.dumps({**ROLLOUT, **budget}) + "\n")
         run.metrics("trainer").write_text(json.dumps(TRAINER) + "\n")
         panel.refresh(supervisor)
         panel.finish("rl")
     supervisor.stop_all()
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "training ..." and lines[-1] == "training: done in 0:00"
-    assert lines[1] == f"  {said} rollouts · success 25 % · step 77 · 2,346 actions/min"
+    assert lines[1] == f"  {said} · success 25 % · step 77 · 2,346 actions/min"
     assert panel.view.restarts == {"m": 0} and list(panel.view.history["mean"]) == [pytest.approx(0.25)]
 
 
