@@ -77,7 +77,7 @@ class View:
 
     @property
     def unit(self) -> str:
-        """What `done` and `total` count."""
+        """Return the name of what `done` and `total` count."""
         return self.budget_unit if self.current == "rl" else UNITS.get(self.current, "")
 
 

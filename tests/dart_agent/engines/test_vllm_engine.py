@@ -222,7 +222,7 @@ WRONG = {
     "two choices": (lambda answer: answer["choices"].append({}), "cannot be read"),
     "no object": (raw(text="[]", content_type="application/json"), "cannot be read"),
     "torn JSON": (raw(text='{"choices": [', content_type="application/json"), "broken JSON"),
-    "a web page": (raw(text="<html>", content_type="text/html"), "cannot be read"),
+    "a web page": (raw(text="<html>", content_type="text/html"), "a page or a text instead of JSON"),
     "an older version": (changed(weight_versions=[{"version": "2"}]), "restarted with older weights"),
     "no version": (changed(weight_versions=[{"version": "main"}]), "'main', which is no version"),
 }

@@ -70,7 +70,7 @@ def test_begin_and_go_on_mean_the_run_that_a_configuration_lies_in(tmp_path: Pat
     assert opened[1:] == [Path("others/mine")], "what is said counts"
     moved = run.root.rename(tmp_path / "kept" / "moved")
     result = CliRunner().invoke(app, ["run", str(moved / "config.yaml"), "--start-only"])
-    assert "run of the name 'mine'" in str(result.exception) and len(opened) == 2
+    assert "the run 'mine'" in str(result.exception) and len(opened) == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--log", "learn"]], ids=["state", "log"])
