@@ -25,7 +25,7 @@ from dart_train.rollout.settings.reward_config import judge_warnings
 from dart_train.run.run_directory import RunDirectory, RunState, read_json
 
 CURVE_WINDOW = 160
-"""Rollouts of a task over which its learning curve is averaged."""
+"""Rollouts of a task over which its learning curve is averaged; a quarter of them where a task has few."""
 
 SERIES_POINTS = 120
 STRETCHES = 12
@@ -288,13 +288,18 @@ def _histogram_mean(histogram: dict[int, int]) -> float | None:
     return sum(lag * count for lag, count in histogram.items()) / total if total else None
 
 
+def curve_window(rollouts: int) -> int:
+    """Return over how many of a task's rollouts its learning curve is averaged, so that it is a curve and no point."""
+    return max(1, min(CURVE_WINDOW, rollouts // 4))
+
+
 def _curves(config: RunConfig, data: Insight) -> list[Curve]:
     history = data.read(statistics.rollout_history)
     curves = []
     for task_id in config.train_tasks:
         points = [(index, reward) for index, (task, reward, *_) in enumerate(history) if task == task_id]
         if points:
-            xs, ys = smooth([x for x, _ in points], [y for _, y in points], min(CURVE_WINDOW, len(points)))
+            xs, ys = smooth([x for x, _ in points], [y for _, y in points], curve_window(len(points)))
             curves.append(Curve(task_id, np.array(xs), np.array(ys)))
     return curves
 

@@ -20,7 +20,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes import write_report as command
 from dart_train.processes.process_context import ProcessContext
-from dart_train.report.gather import gather, rate_of, turns_of
+from dart_train.report.gather import curve_window, gather, rate_of, turns_of
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, write_json
@@ -228,3 +228,9 @@ def test_smooth_stays_within_what_it_averages(rewards, window):
 
 def test_smooth_averages_a_window():
     assert smooth([0, 1, 2, 3], [0.0, 1.0, 1.0, 1.0], 2) == ([0.5, 1.5, 2.5], [0.5, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(("rollouts", "window", "points"), [(1, 1, 1), (90, 22, 14), (640, 160, 13), (2000, 160, 47)])
+def test_a_task_with_few_rollouts_has_a_curve_as_well(rollouts, window, points):
+    assert curve_window(rollouts) == window
+    assert len(smooth(range(rollouts), [1.0] * rollouts, window)[0]) == points
