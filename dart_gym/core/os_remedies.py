@@ -12,6 +12,7 @@ _PROCESSES = "raise `ulimit -u` or the control group's pids.max, or run fewer de
 _RIGHTS = "choose a directory that this user may write to"
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, and of a user's quota that is used up."""
 _REMEDIES = {
     errno.ENOSPC: f"the disk is full: {_SPACE}",
     errno.EDQUOT: f"the user's quota is used up: {_SPACE}",

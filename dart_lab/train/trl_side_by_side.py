@@ -235,13 +235,10 @@ class _Taken:
     def __init__(self, trainer: Any) -> None:
         self._queue, self._trainer = trainer.rollout_queue, trainer
         self.rows: list[Any] = []
-        self.stale = 0
 
     def get(self, timeout: float) -> Any:
         row = self._queue.get(timeout=timeout)
-        if self._trainer.model_version - row.model_version > STALENESS:
-            self.stale += 1
-        else:
+        if self._trainer.model_version - row.model_version <= STALENESS:  # TRL drops the others
             self.rows.append(row)
         return row
 

@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
-from dart_gym.core.os_remedies import lost_output, remedy
+from dart_gym.core.os_remedies import FULL, lost_output, remedy
 from dart_gym.utils.durable_files import make_directories, write_file
 from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
@@ -174,7 +173,7 @@ class RunDiskFullError(RunDirectoryError):
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
     """Return an error of the file system as a message with the next step."""
     step = f"{remedy(error) or 'fix that'}, and {_AGAIN}"
-    kind = RunDiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunDirectoryError
+    kind = RunDiskFullError if error.errno in FULL else RunDirectoryError
     return kind(f"cannot write to {path}: {error.strerror or error}; {step}")
 
 

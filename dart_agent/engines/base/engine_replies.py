@@ -26,6 +26,11 @@ UNKNOWN_VERSION = -1
 FINISH_REASONS = ("stop", "length")
 
 
+def instead_of_json(text: str) -> str:
+    """Return what to say where a server answered with a page or a text; the next step is the caller's."""
+    return f"the server answered with a page or a text instead of JSON ({text.strip()[:60]!r})"
+
+
 def integer(value: Any, what: str, low: int, high: int) -> int:
     """Return an integer of [low, high] as an int. Raises `BadResponse`, also for a bool, a float or text."""
     try:

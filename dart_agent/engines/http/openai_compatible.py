@@ -26,6 +26,7 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
+from dart_agent.engines.base.engine_replies import instead_of_json
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.http_server import HTTPServer
 from dart_agent.engines.http.image_encoding import ENCODER
@@ -161,10 +162,7 @@ def _read(data: Any) -> tuple[str, str, str]:
         said = error.get("message", error) if isinstance(error, Mapping) else error
         raise EngineError(f"the server answered with an error: {str(said)[:300]}")
     if isinstance(data, str):
-        raise EngineMismatch(
-            f"the server answered with a page or a text instead of JSON ({data.strip()[:60]!r}): is the address the "
-            "base of the API, such as https://host/v1?"
-        )
+        raise EngineMismatch(f"{instead_of_json(data)}: is the address the base of the API, such as https://host/v1?")
     try:
         choice = data["choices"][0]
         message = choice["message"]

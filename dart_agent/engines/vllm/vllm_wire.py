@@ -196,9 +196,7 @@ def read_answer(data: Any) -> Answer:
         BadResponse: it lacks what training needs, or a value is invalid.
     """
     if isinstance(data, str):
-        raise BadResponse(
-            f"the server answered with a page or a text instead of JSON ({data.strip()[:60]!r}): is vLLM there?"
-        )
+        raise BadResponse(f"{replies.instead_of_json(data)}: is vLLM there?")
     try:
         [choice] = data["choices"]
         reason = replies.finish_reason(choice.get("finish_reason"), ("stop", "length", "abort"))

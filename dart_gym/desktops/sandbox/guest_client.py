@@ -2,7 +2,6 @@
 
 import asyncio
 import builtins
-import errno
 import json
 import math
 import socket
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError
+from dart_gym.core.os_remedies import FULL
 from dart_gym.desktops.base.desktop import CommandResult
 
 MAX_FILE = 256 << 20
@@ -86,7 +86,7 @@ class GuestClient:
             raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
         if reply.get("error") == "Exhausted":
             raise DesktopStateError(f"programs of the desktop leave no room for '{header['op']}': {reply['message']}")
-        if reply.get("errno") in (errno.ENOSPC, errno.EDQUOT):
+        if reply.get("errno") in FULL:
             raise DesktopError(f"the disk of the desktop is full: {reply['message']}")
         if "error" in reply:
             kind = getattr(builtins, reply["error"], None)

@@ -27,6 +27,7 @@ from typing import Any
 
 import fsspec
 
+from dart_gym.core.os_remedies import FULL
 from dart_gym.utils.durable_files import make_directories, rename, sync_directories
 from dart_train.core.train_errors import DataError, DiskFullError, ReadOnlyError, StorageGoneError
 
@@ -248,7 +249,7 @@ class Directory(Storage):
         try:
             yield
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise DiskFullError(path) from error
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise ReadOnlyError(f"{path} cannot be written ({error}): check owner, rights and mount") from error
@@ -377,7 +378,7 @@ class ObjectStore(Storage):
                 f"{self.name(key)}: the store refuses ({error}): check its credentials and the bucket's policy"
             ) from error
         except self._failures as error:
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # of this machine's disk
+            if getattr(error, "errno", None) in FULL:  # of this machine's disk
                 raise DiskFullError(self.name(key)) from error
             raise StorageGoneError(
                 f"{self.name(key)}: the store cannot be reached ({error}): check its address, the network and the "

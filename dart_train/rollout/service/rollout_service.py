@@ -12,7 +12,6 @@ Invariants:
 """
 
 import asyncio
-import errno
 import logging
 import math
 import time
@@ -27,6 +26,7 @@ from dart_agent.judging.judge import Judge
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
+from dart_gym.core.os_remedies import FULL
 from dart_gym.utils.owned_directories import owned_directory
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.groups import checkpoint_rows
@@ -340,7 +340,7 @@ class RolloutService:
         try:
             self._metrics.write(**self.figures())
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             self.dependencies.disk.failed(error, "metrics")
         else:
