@@ -12,13 +12,35 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from dart_train.config.run_config import RunConfig, load_config
+from dart_train.config.run_config import ConfigError, RunConfig, load_config
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, explained_file_errors
 
 if TYPE_CHECKING:
     from dart_train.processes.process_context import ProcessContext
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file; `dart-train init` writes one")]
+
+def configuration_in(given: Path) -> Path:
+    """Return the configuration of a run whose directory is given, and any other path as it is.
+
+    Raises:
+        ConfigError: if a directory is given that holds no run.
+    """
+    of_run = RunDirectory(given).config
+    if of_run.is_file():
+        return of_run
+    if given.is_dir():
+        raise ConfigError(f"{given} is a directory without a {of_run.name}: name a run's directory, or a YAML file")
+    return given
+
+
+ConfigPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="a YAML file, which `dart-train init` writes, or the directory of a run",
+        callback=configuration_in,
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.workers=2")
 ]
@@ -119,8 +141,8 @@ def existing_run(root: Path, config: RunConfig) -> RunDirectory:
         what = "data"
     if what:
         raise RunDirectoryError(
-            f"there is no {what} at {root.absolute()}: name the configuration in the run's directory, or the directory "
-            f"that the runs are in with --runs-dir; `dart-train run` begins a run"
+            f"there is no {what} at {root.absolute()}: name the run's directory, or the directory that the runs are in "
+            f"with --runs-dir; `dart-train run` begins a run"
         )
     return run
 

@@ -219,7 +219,8 @@ class ControlConfig(Section):
 
     supervised: bool = Field(
         False,
-        description="Supervised training goes on for as long as the reinforcement learning took, as a comparison.",
+        description="Supervised training goes on for as long as the reinforcement learning took, or until the "
+        "demonstrations are known by heart, as a comparison.",
     )
     phases: dict[str, dict[str, Any]] = Field(
         default_factory=dict,

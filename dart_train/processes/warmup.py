@@ -23,12 +23,15 @@ from dart_train.trainer.weights.adapters import LoraSettings
 
 MAX_PASSES = 20
 UNLIMITED = 1 << 30
+KNOWN_BY_HEART = 1e-3
+"""Loss in nats per token at which the control ends: its demonstrations have nothing left to teach."""
 
 
 def main(context: ProcessContext, *, control: bool = False) -> None:
     """Train on the demonstrations and publish version 1; or train the supervised control and only save it.
 
-    The control continues from version 1 for as long as the reinforcement learning took.
+    The control continues from version 1 for as long as the reinforcement learning took, or until it knows the
+    demonstrations by heart.
     """
     follow_launcher()
     config, version = context.config, 1
@@ -46,7 +49,14 @@ def main(context: ProcessContext, *, control: bool = False) -> None:
         samples = load_samples(config, data, model_dir, wanted=wanted)
         say = _teller(context.progress("supervised" if control else "warmup"), settings)
         train_supervised(
-            model_dir, samples, data.load_image, target, settings, on_progress=say, trained_as=trained_as(config)
+            model_dir,
+            samples,
+            data.load_image,
+            target,
+            settings,
+            on_progress=say,
+            trained_as=trained_as(config),
+            until_loss=KNOWN_BY_HEART if control else 0.0,
         )
         if not control and rank() == 0:
             data.publish(version, target, source="warmup")

@@ -77,7 +77,8 @@ NOTES_ON_CONTROLS = {
     "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often "
     "when it is clicked at every step, whatever the screen shows.",
     "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on "
-    "for as long as the reinforcement learning took, first beside the tests and then alone.",
+    "for as long as the reinforcement learning took, or until the demonstrations were known by heart (a loss below "
+    "0.001 nats per token), first beside the tests and then alone.",
     "shuffled": "Shuffled rewards: the same run, with the rewards of each batch dealt to its trajectories by chance.",
 }
 

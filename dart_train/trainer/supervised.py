@@ -93,8 +93,20 @@ def train_supervised(
     on_progress: Callable[[Progress], None] | None = None,
     metrics: MetricsLog | None = None,
     trained_as: TrainedAs = TrainedAs(),
+    until_loss: float = 0.0,
 ) -> Progress:
     """Train a model on samples and write it.
+
+    Args:
+        model_dir: Hugging Face directory of the model to start from.
+        samples: steps with the responses to learn, at least a batch of them.
+        load_image: returns a screenshot by its hash, as (height, width, 3) uint8 RGB.
+        output_dir: directory that the trained model is written into when training has ended.
+        config: limits, batch size and learning rate.
+        on_progress: called after each step, on the main rank.
+        metrics: log that gets a row every `LOG_EVERY` steps, from the main rank.
+        trained_as: placement and precision of the model.
+        until_loss: training ends before its limits if `Progress.loss` falls below this, in nats per token.
 
     Raises:
         TrainingError: if there are too few samples, or a loss is not finite.
@@ -118,7 +130,7 @@ def train_supervised(
     model = _load(model_dir, arguments, trained_as, ranks)
     tokens = ModelTokens.load(model_dir)
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image))
-    clock = _Clock(config, on_progress, metrics, ranks)
+    clock = _Clock(config, on_progress, metrics, ranks, until_loss)
     trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, ranks)
     trainer.train()
     taken = snapshot(model, model_dir, ranks)
@@ -238,7 +250,7 @@ def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> flo
 
 
 class _Clock(TrainerCallback):
-    """Ends training by time, and tells how far it is. All ranks have the main one's seconds."""
+    """Ends training by time or loss, and tells how far it is. All ranks see the main rank's seconds and one loss."""
 
     def __init__(
         self,
@@ -246,8 +258,10 @@ class _Clock(TrainerCallback):
         on_progress: Callable[[Progress], None] | None,
         metrics: MetricsLog | None,
         ranks: Ranks,
+        until_loss: float,
     ) -> None:
         self._config = config
+        self._until_loss = until_loss
         self._on_progress = on_progress
         self._metrics = metrics
         self._ranks = ranks
@@ -279,5 +293,5 @@ class _Clock(TrainerCallback):
             self._on_progress(self.progress)
         if self._metrics is not None and self._ranks.is_main and state.global_step % LOG_EVERY == 0:
             self._metrics.write(step=state.global_step, seconds=self.progress.seconds, loss=self._loss)
-        if self.progress.share >= 1.0:
+        if self.progress.share >= 1.0 or self._loss < self._until_loss:
             control.should_training_stop = True

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
-from dart_train.config.run_config import load_config
+from dart_train.config.run_config import ConfigError, load_config
 from dart_train.launch import pipeline
 from dart_train.launch.pipeline import open_run
 from dart_train.processes.process_context import open_data
@@ -39,8 +39,9 @@ def test_a_run_without_data_is_not_called_whole(tmp_path: Path):
     assert not run.database.exists()
 
 
+@pytest.mark.parametrize("named", ["config.yaml", ""], ids=["file", "directory"])
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, tmp_path: Path, monkeypatch):
+def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, named, tmp_path: Path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/button]}\n")
     loaded = load_config(tmp_path / "mine.yaml")
     run = open_run(loaded, tmp_path / "kept")
@@ -49,10 +50,17 @@ def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, tmp_path: Pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    result = CliRunner().invoke(app, ["data", "status", str(root / "config.yaml"), "--json", str(tmp_path / "x")])
+    result = CliRunner().invoke(app, ["data", "status", str(root / named), "--json", str(tmp_path / "x")])
     assert result.exit_code == 0, result.output
     assert "census" in json.loads((tmp_path / "x").read_text())
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [*READING, ["run"], ["plan"]], ids=" ".join)
+def test_a_directory_without_a_run_is_said_to_be_one(command, tmp_path: Path):
+    result = CliRunner().invoke(app, [*command, str(tmp_path), *(["out.tar"] if command[-1] == "export" else [])])
+    assert isinstance(result.exception, ConfigError) and "without a config.yaml" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_begin_and_go_on_mean_the_run_that_a_configuration_lies_in(tmp_path: Path, monkeypatch):

@@ -56,6 +56,18 @@ def test_ends_by_time(model_dir, samples, screens, tmp_path):
     assert 0.4 <= end.seconds < 5 and end.steps >= 1
 
 
+def test_ends_where_nothing_is_left_to_learn(model_dir, samples, screens, tmp_path):
+    config = SupervisedConfig(max_steps=400, **SMALL)
+    losses: list[float] = []
+    end = train_supervised(
+        *(model_dir, samples, screens.__getitem__, tmp_path / "warm", config),
+        on_progress=lambda now: losses.append(now.loss),
+        until_loss=4.0,
+    )
+    assert end.loss < 4.0 <= min(losses[:-1]) and end.steps == len(losses) < 400
+    assert ModelTokens.load(tmp_path / "warm") == ModelTokens.load(model_dir)
+
+
 def test_too_few_samples(model_dir, samples, screens, tmp_path):
     with pytest.raises(TrainingError, match="10 samples do not fill a batch of 16"):
         train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", SupervisedConfig(max_steps=1))
