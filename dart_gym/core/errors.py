@@ -113,3 +113,8 @@ class ClusterError(DartGymError):
     def __init__(self, message: str, code: str = "internal") -> None:
         super().__init__(message)
         self.code = code
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says, or the name of its type if it says nothing, as those of a timeout do."""
+    return str(error) or type(error).__name__

@@ -24,7 +24,7 @@ import orjson
 from aiohttp import web
 from yarl import URL
 
-from dart_gym.core.errors import DesktopError
+from dart_gym.core.errors import DesktopError, words_of
 from dart_gym.sites.site_state import SiteState
 
 MOST_CONNECTIONS = 64
@@ -116,7 +116,7 @@ class SiteServer:
                 response.raise_for_status()
                 return orjson.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise DesktopError(f"the program of the site {name!r} does not answer {path}: {error}") from error
+            raise DesktopError(f"the program of the site {name!r} does not answer {path}: {words_of(error)}") from error
 
     def _inner(self, port: int, url: URL) -> URL:
         """Where a program has what a desktop asks for: the episode's own `sid` in the place of any other."""
@@ -168,7 +168,7 @@ class SiteServer:
                 kept = [(name, text) for name, text in response.headers.items() if name.lower() not in _HOP_BY_HOP]
                 return web.Response(status=response.status, body=await response.read(), headers=kept)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            return web.Response(status=502, text=f"the site's program does not answer: {error}")
+            return web.Response(status=502, text=f"the site's program does not answer: {words_of(error)}")
 
 
 def page(folder: Path, path: str) -> Path | None:

@@ -24,7 +24,7 @@ import httpx
 import numpy as np
 
 from dart_gym.core.actions import Click
-from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError, words_of
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.sessions.session import Session
@@ -137,8 +137,10 @@ async def _stock_client(desktop: Desktop) -> str:
             await _ask(path, "GET", "/screenshot")
             return path
         except httpx.TransportError as error:
-            late = DesktopTimeoutError(f"the server did not start ({error}); is pyautogui there (`make apps`)?")
-            await pauses.wait(late, f"the server has not started yet: {error}")
+            late = DesktopTimeoutError(
+                f"the server did not start ({words_of(error)}); is pyautogui there (`make apps`)?"
+            )
+            await pauses.wait(late, f"the server has not started yet: {words_of(error)}")
 
 
 async def _stock_step(path: str, x: int, y: int, pause_s: float) -> None:

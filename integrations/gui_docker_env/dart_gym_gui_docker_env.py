@@ -25,7 +25,7 @@ import httpx
 from dart_gym_gui_docker_env_replies import Failed, Full, Refused, Started, free_places, read_start
 from pydantic import Field
 
-from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError, words_of
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_vm.machine_address import parse_machine_url
 from dart_gym.providers.lent_machines import Machine, osworld_machine
@@ -221,7 +221,7 @@ class GuiDockerEnvProvider:
                 f"{server.base}/start_emulator", json={"token": self._token}, timeout=limits
             )
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return Failed(f"it cannot be reached: {error}")
+            return Failed(f"it cannot be reached: {words_of(error)}")
         except httpx.HTTPError as error:  # it got the request, and nobody knows what became of it
             search = asyncio.create_task(self._search(server))
             self._keep(search)

@@ -19,6 +19,7 @@ from dart_agent.formats.grammar.reasoning import MESSAGE_FIELDS, Split, message_
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Action, Press
 from dart_gym.core.arguments import half_pair
+from dart_gym.core.errors import words_of
 
 MAX_RESPONSE = 160_000
 """Characters of an answer; with its reasoning a response may have half as many again."""
@@ -205,7 +206,7 @@ def parse_error(error: ValueError, span: tuple[int, int] = (0, 0)) -> ParseError
     """The value of an exception; `span` is used where it has none of its own."""
     own = error.span if isinstance(error, UnreadableError) else None
     kind = EndedWhileThinking if isinstance(error, UnfinishedThoughtError) else ParseError
-    reason = HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", str(error)) or type(error).__name__
+    reason = HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", words_of(error))
     return kind(reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "...", own or span)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableError
 from dart_agent.formats.grammar.reasoning import SPECIAL_TOKEN
+from dart_gym.core.errors import words_of
 
 # The parser is handed no more than this much code outside of string literals: its time and its stack are bounded.
 MAX_CODE = 6_000
@@ -154,7 +155,7 @@ def parse_source(code: str, offset: int = 0) -> ast.Module:
     except SyntaxError as error:
         raise UnreadableError(f"no valid Python: {error.msg} (line {error.lineno})", span) from None
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:  # null bytes, depth, endless numbers
-        raise UnreadableError(f"no valid Python: {error or type(error).__name__}", span) from None
+        raise UnreadableError(f"no valid Python: {words_of(error)}", span) from None
 
 
 def literal(node: ast.expr) -> Any:

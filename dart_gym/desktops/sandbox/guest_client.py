@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopStateError, DesktopTimeoutError, words_of
 from dart_gym.core.os_remedies import FULL
 from dart_gym.desktops.base.desktop import CommandResult
 
@@ -83,7 +83,7 @@ class GuestClient:
         except TimeoutError:
             raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
         except (ConnectionError, FileNotFoundError) as error:
-            raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
+            raise DesktopError(f"the desktop has ended ({words_of(error)})") from error
         if reply.get("error") == "Exhausted":
             raise DesktopStateError(f"programs of the desktop leave no room for '{header['op']}': {reply['message']}")
         if reply.get("errno") in FULL:
