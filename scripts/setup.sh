@@ -33,7 +33,7 @@ browser() {  # a Chromium that is a program of its own; Ubuntu's `chromium` is a
 }
 
 apt_install() {
-  local missing=() package sudo=()
+  local missing=() package sudo=() asked
   for package in "$@"; do installed "$package" || missing+=("$package"); done
   if ! browser; then
     if grep -qs '^ID=ubuntu' /etc/os-release; then
@@ -43,16 +43,18 @@ apt_install() {
     fi
     missing+=(chromium)
   fi
-  any_python && "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+  any_python && has_venv "$PYTHON" || missing+=(python3-venv)
   [ ${#missing[@]} -eq 0 ] && return 0
   command -v apt-get >/dev/null || die "missing programs, and this is no Debian or Ubuntu: ${missing[*]}" \
     "install their like with your package manager and run again"
+  asked=("ask an administrator to run: apt-get install --no-install-recommends ${missing[*]}" "then run this again")
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || die "missing Debian packages, and neither root nor sudo is at hand" \
-      "ask an administrator to run: apt-get install --no-install-recommends ${missing[*]}" "then run this again"
+    command -v sudo >/dev/null || die "missing Debian packages, and neither root nor sudo is at hand" "${asked[@]}"
     sudo=(sudo)
   fi
   say "Installing Debian packages: ${missing[*]}"
+  # Not `sudo -v`, which asks for a password where a command needs none. What sudo says is shown.
+  "${sudo[@]}" true || die "sudo does not let you install the missing Debian packages" "${asked[@]}"
   # A new machine may be updating itself just now: apt waits for that.
   local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
   local install=("${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}")
@@ -62,22 +64,34 @@ apt_install() {
     failed "apt could not install: ${missing[*]}" "its last words are above; mend that and run again"
 }
 
-any_python() {  # any_python: PYTHON is one that is new enough; false where there is none. The user may have set it.
-  local name
-  for name in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+has_venv() { "$1" -c 'import venv, ensurepip' 2>/dev/null; }
+
+# any_python: PYTHON is one that is new enough; false where there is none. One that can make environments comes first:
+# a python3.13 that was installed without python3.13-venv is no reason to leave Debian's python3 unused.
+any_python() {
+  local name found=()
+  for name in "${PYTHONS[@]}"; do
     command -v "$name" >/dev/null 2>&1 &&
-      "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2])' 2>/dev/null && { PYTHON=$name; return 0; }
+      "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2])' 2>/dev/null || continue
+    found+=("$name")
+    has_venv "$name" && { PYTHON=$name; return 0; }
   done
-  return 1
+  [ ${#found[@]} -gt 0 ] && PYTHON=${found[0]}
 }
+
+# Whether the commands of .venv start this directory's Python. Those of a copy would start the original's, with its code.
+made_here() { [ -x "$VENV/bin/dart-train" ] && head -2 "$VENV/bin/dart-train" | grep -qaF "$(pwd -P)/$VENV/bin/python"; }
 
 # locked NAME : the packages of requirements/NAME.txt in .venv, and the project itself, which a stamp then says.
 locked() {
   local stamp
   stamp="$VENV/.dart-setup-$1-$(cat pyproject.toml requirements/{"$1",torch}.txt scripts/{setup,common,torch,indexes}.sh | sha256sum | cut -c1-16)"
-  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
+  [ -e "$stamp" ] && made_here && "$VENV/bin/python" -c '' 2>/dev/null && return 0
   need_space 3000 "the Python packages"
-  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+  if [ -e "$VENV/bin/dart-train" ] && ! made_here; then
+    say "Making $VENV anew: it belongs to another directory, from which this one was moved or copied"
+    make_venv "$VENV" "$PYTHON"
+  elif ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     say "Making $VENV"
     make_venv "$VENV" "$PYTHON"
   fi
@@ -119,7 +133,8 @@ case ${1:-} in
   "" | unit | apps | test | docs) ;;
   *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), unit, test, docs, or nothing" ;;
 esac
-if [ -n "${PYTHON:-}" ]; then any_python || die "$PYTHON, which PYTHON names, is no Python 3.11 or newer"; fi
+PYTHONS=(python3.13 python3.12 python3.11 python3)
+if [ -n "${PYTHON:-}" ]; then PYTHONS=("$PYTHON"); any_python || die "$PYTHON, which PYTHON names, is no Python 3.11 or newer"; fi
 apt_install "${APT_PACKAGES[@]}"                           # a look at dpkg's data base when nothing is missing
 any_python || die "no Python 3.11 or newer found" "install one (Debian 12 and Ubuntu 24.04 have it) and run again"
 case ${1:-} in

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 APPLICATIONS = "dart_gym/desktops/applications/debian_applications.py"
 TOOLS = (
     "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc sed "
-    "timeout uname"
+    "timeout true uname"
 ).split()
 PYTHON = r"""#!/bin/sh
 echo "python $*" >>"$CALLS"
@@ -29,7 +29,8 @@ case "$*" in
   *"-m pip config list"*) echo "$PIP_CONFIG" ;;
   *"-m pip index versions torch"*) echo "Available versions: $CPU_BUILDS" ;;
   *"-m pip install"*--no-index*torch==*) [ -n "$LOCAL" ] && echo "$LOCAL" >.venv/torch; exit ;;
-  *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; cp "$0" .venv/bin/dart-train ;;
+  *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; 
+    { echo "#!$(pwd -P)/.venv/bin/python"; sed 1d "$0"; } >.venv/bin/dart-train; chmod +x .venv/bin/dart-train ;;
   *"-m pip install"*--target*)
     [ -z "$FAIL" ] || { echo "no network"; exit 1; }
     while [ "$1" != --target ]; do shift; done; mkdir "$2/pyautogui" ;;
@@ -160,6 +161,17 @@ def test_a_broken_environment_is_made_anew(machine, stamped):
     assert machine.called("-m venv --clear")
 
 
+@pytest.mark.parametrize("put", [shutil.move, shutil.copytree])
+def test_a_checkout_that_was_moved_or_copied_gets_an_environment_of_its_own(machine, tmp_path, put):
+    machine.setup()
+    put(machine.root, tmp_path / "another place")
+    machine.root = tmp_path / "another place"
+    assert machine.setup().returncode == 0
+    assert machine.called("-m venv --clear") and machine.called("-r requirements/train.txt")
+    assert f"#!{machine.root}/.venv" in (machine.root / ".venv" / "bin" / "dart-train").read_text()
+    assert machine.setup().stderr == ""
+
+
 def test_missing_packages_are_installed_by_root(machine):
     machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
     done = machine.setup()
@@ -183,6 +195,16 @@ def test_with_sudo_it_installs(machine):
     machine.program("sudo", 'echo "sudo $*" >>"$CALLS"; exec "$@"')
     assert machine.setup().returncode == 0
     assert machine.called("sudo env DEBIAN_FRONTEND=noninteractive apt-get")
+
+
+def test_a_user_whom_sudo_refuses_is_told_what_to_ask_for(machine):
+    machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
+    machine.program("id", "echo 1000")
+    machine.program("sudo", 'echo "sudo $*" >>"$CALLS"; echo "user is not in the sudoers file." >&2; exit 1')
+    result = machine.setup()
+    assert result.returncode == 1 and "not in the sudoers file" in result.stderr
+    assert "ask an administrator to run: apt-get install --no-install-recommends xvfb\n" in result.stderr
+    assert machine.calls.read_text().count("sudo ") == 1  # a password is asked for once
 
 
 def test_what_apt_says_is_shown(machine):
@@ -220,6 +242,13 @@ def test_a_machine_without_python_gets_it_with_the_other_packages(machine):
     done = machine.setup()
     assert done.returncode == 0, done.stderr
     assert machine.called("python3 python3-venv\n")
+
+
+def test_a_python_that_can_make_environments_is_preferred_to_a_newer_one(machine):
+    machine.program("python3.13", 'echo "python3.13 $*" >>"$CALLS"; case "$*" in *ensurepip*) exit 1 ;; esac')
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.called("python -m venv") and not machine.called("python3.13 -m") and not machine.called("apt-get")
 
 
 def test_the_python_that_the_user_names_is_taken_or_refused(machine):
