@@ -1,4 +1,4 @@
-"""The keyboard's map and lock state, by the XKB extension, which python-xlib does not know."""
+"""The keyboard's map, lock state and access features, by the XKB extension, which python-xlib does not know."""
 
 import struct
 from dataclasses import dataclass
@@ -10,6 +10,10 @@ from dart_gym.core.errors import DesktopError
 
 _CORE_KEYBOARD = 0x100
 _TYPES_AND_SYMS = 3
+_ENABLED_AT = 48  # bytes into the content of a reply to GetControls
+_ENABLED = 1 << 31  # what SetControls changes
+FILTERS = 1 << 1 | 1 << 2 | 1 << 4
+"""Controls that drop keys or turn them into something else: SlowKeys, BounceKeys, MouseKeys (X11/extensions/XKB.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,20 @@ class _GetMap(rq.ReplyRequest):
     _reply = rq.Struct(rq.ReplyCode(), rq.Pad(1), rq.Card16("sequence_number"), rq.ReplyLength(), _Rest("content"))
 
 
+class _GetControls(rq.ReplyRequest):
+    _request = rq.Struct(rq.Card8("opcode"), rq.Opcode(6), rq.RequestLength(), rq.Card16("device"), rq.Pad(2))
+    _reply = rq.Struct(rq.ReplyCode(), rq.Pad(1), rq.Card16("sequence_number"), rq.ReplyLength(), _Rest("content"))
+
+
+class _SetControls(rq.Request):
+    _layout = struct.Struct("=BBHH18xIII64x")
+
+    def __init__(self, display: Any, opcode: int, affected: int, enabled: int) -> None:
+        self._display, self._serial = display, None
+        self._binary = self._layout.pack(opcode, 7, self._layout.size // 4, _CORE_KEYBOARD, affected, enabled, _ENABLED)
+        display.send_request(self, False)
+
+
 class _LatchLockState(rq.Request):
     _layout = struct.Struct("=BBHHBBBBBBxBh")
 
@@ -72,7 +90,7 @@ class _LatchLockState(rq.Request):
 
 
 class XKeyboardState:
-    """The core keyboard's map and locks. Raises `DesktopError` where the X server has no XKB."""
+    """The core keyboard's map, locks and access features. Raises `DesktopError` where the X server has no XKB."""
 
     def __init__(self, display: Any) -> None:
         self._display = display.display
@@ -97,3 +115,13 @@ class XKeyboardState:
     def lock(self, state: LockState) -> None:
         """Lock these modifiers and this group, and nothing else; what was latched is not."""
         _LatchLockState(self._display, self._opcode, state)
+
+    def filters(self) -> int:
+        """Return the controls of `FILTERS` that are on, as a mask."""
+        reply = _GetControls(display=self._display, opcode=self._opcode, device=_CORE_KEYBOARD)
+        enabled: int = struct.unpack_from("=I", reply.content, _ENABLED_AT)[0]
+        return enabled & FILTERS
+
+    def switch_filters(self, enabled: int) -> None:
+        """Switch these controls of `FILTERS` on and its others off."""
+        _SetControls(self._display, self._opcode, FILTERS, enabled)

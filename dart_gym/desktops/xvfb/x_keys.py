@@ -4,7 +4,7 @@ Invariants:
     - The map is compared with the known one while the server is grabbed, and the events are sent in the same grab: a
       program that changes the map comes before or after them.
     - Locks and group (Caps Lock, Num Lock, another layout) are set aside for the events alone. A key that changes
-      them keeps its effect.
+      them keeps its effect. So are access features that drop keys (SlowKeys, BounceKeys) or move the pointer by them.
 """
 
 import asyncio
@@ -173,11 +173,20 @@ class XKeys:
         try:
             known = self._is_known()
             if known:
-                send()
+                self._past_filters(send)
         finally:
             self.display.ungrab_server()
             self.display.sync()
         return known
+
+    def _past_filters(self, send: Callable[[], None]) -> None:
+        """Send events while no access feature drops or changes them."""
+        filters = self._state.filters()
+        if filters:
+            self._state.switch_filters(0)
+        send()
+        if filters:
+            self._state.switch_filters(filters)
 
     def _is_known(self) -> bool:
         return self._state.read_map() == self._raw
