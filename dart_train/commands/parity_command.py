@@ -33,11 +33,15 @@ def parity(
     json_file: JsonOption = None,
 ) -> None:
     """Compare log-probabilities of one conversation: the model's own forward pass, the trainer's ways, the engine."""
+    from dart_agent.models.families.family_table import family_in
+
+    family_in(model)
     if "://" in engine:
         _ask_first(engine, model, timeout)
-    from dart_train.parity import check_model
-    from dart_train.parity.gap_table import gap_table
-    from dart_train.parity.recorded_conversation import Shape
+    with waiting_for("torch and transformers to load"):
+        from dart_train.parity import check_model
+        from dart_train.parity.gap_table import gap_table
+        from dart_train.parity.recorded_conversation import Shape
 
     with waiting_for(f"the log-probabilities of {model}, which are computed in every way"):
         compared = check_model.compare(
@@ -63,13 +67,9 @@ def _ask_first(engine: str, model: Path, timeout_s: float) -> None:
     """Check that a server answers before a model is loaded, which may take minutes.
 
     Raises:
-        ConfigurationError: if there is no such model.
         EngineError: if the server does not answer, or serves something else.
     """
     from dart_agent.engines.engine_kinds import connect_engine
-    from dart_agent.models.families.family_table import family_in
-
-    family_in(model)
 
     async def ask() -> None:
         client = connect_engine(engine, model, request_timeout_s=timeout_s)

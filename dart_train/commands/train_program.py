@@ -70,9 +70,10 @@ def run(
     timeout: Annotated[float, typer.Option(min=0.1, help="with --ray: seconds to wait for the cluster")] = 15.0,
 ) -> None:
     """Run everything that CONFIG describes, or resume it. Processes are watched, and restarted when they crash."""
-    from dart_train.launch import pipeline
-    from dart_train.preflight.problems import refuse
-    from dart_train.preflight.run_check import check_elsewhere, check_run
+    with waiting_for("the program to load"):
+        from dart_train.launch import pipeline
+        from dart_train.preflight.problems import refuse
+        from dart_train.preflight.run_check import check_elsewhere, check_run
 
     loaded = load(config, overrides, name)
     root, own = run_root(config, loaded, runs_dir, named=name is not None)
@@ -187,9 +188,11 @@ def monitor(context: ProcessContext, engine_gpus: EngineGPUs = None, gpu_memory:
 @on_run(reads=True)
 def report(context: ProcessContext) -> None:
     """Write report.html and report.json of a run, also while it runs."""
-    from dart_train.processes import write_report as command
+    with waiting_for("the program to load"):
+        from dart_train.processes import write_report as command
 
-    command.main(context)
+    with waiting_for("the report to be written"):
+        command.main(context)
     typer.echo(context.run.report)
 
 

@@ -44,7 +44,8 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> str:
         ClusterUnreachable: if the connection fails.
     """
     try:
-        import ray
+        with waiting_for("Ray to load"):
+            import ray
     except ImportError as error:
         raise ClusterUnreachable(f"Ray is not installed ({error}): pip install 'dart-gui[ray]'") from error
     if "://" in address:
