@@ -5,7 +5,7 @@
 #   bare_machine.sh SUITE root|user [COMMAND]     SUITE: bookworm, trixie; or what debootstrap knows with its MIRROR
 # An ordinary `user` has no sudo: an administrator runs the command that set-up names, then the user runs it again.
 # COMMAND is run there instead, in the clone, after the set-up. Variables:
-#   DIR=/var/tmp/dart-bare    where base systems, machines and pip's cache are kept
+#   DIR=/var/tmp/dart-bare    where base systems and machines are kept
 #   TMP_OPTIONS=mode=1777     of the machine's /tmp, such as mode=1777,noexec
 #   KEEP=1                    leave the machine there afterwards
 #   REUSE=1                   go on with one that was left there, with its clone brought up to date

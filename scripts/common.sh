@@ -3,6 +3,9 @@
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 die() { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; do printf '  %s\n' "$line" >&2; done; exit 1; }
 
+# What is installed may be read by everybody: desktops that root starts have users of their own.
+umask 022
+
 # Settings of the user that install packages elsewhere, or import them from elsewhere, would break every environment.
 unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1

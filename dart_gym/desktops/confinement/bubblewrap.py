@@ -155,12 +155,14 @@ class Stage:
 
 def _mount_point(number: int, *, directory: bool) -> str:
     """A path at which something can be mounted; what is there is never seen."""
-    STAGE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    STAGE.mkdir(parents=True, exist_ok=True)
     path = STAGE / f"{'directory' if directory else 'file'}-{number}"
     if directory:
-        path.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(exist_ok=True)
     else:
-        path.touch(mode=0o644)
+        path.touch()
+    for place in (STAGE.parent, STAGE, path):  # whatever root's umask is
+        place.chmod(0o644 if place.is_file() else 0o755)
     return str(path)
 
 
@@ -195,7 +197,8 @@ def launcher(
         plain = launcher(None, groups, mounts)
         lines = [f"echo {number} > {_USER_LIMITS}/{name}" for name, number in limits.items()]
         return [*_USER_NAMESPACE, "/bin/sh", "-ec", "\n".join([*lines, 'exec "$@"']), "limits", *plain]
-    lines = [f"echo 0 > {shlex.quote(str(group / 'cgroup.procs'))}" for group in groups]
+    lines = ["umask 022"]  # the same on every machine: programs of the desktop have it
+    lines += [f"echo 0 > {shlex.quote(str(group / 'cgroup.procs'))}" for group in groups]
     lines += [f"mount --bind {shlex.quote(source)} {shlex.quote(place)}" for source, place in mounts.items()]
     lines += [f"echo {_OOM_SCORE} > /proc/self/oom_score_adj", 'exec "$@"']
     started = ["/bin/sh", "-ec", "\n".join(lines), "sandbox", *(as_user(user.number) if user is not None else ())]

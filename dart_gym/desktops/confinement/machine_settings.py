@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dart_gym.desktops.confinement.file_removal import remove_tree
+from dart_gym.desktops.confinement.user_ids import let_read
 
 _NAMES = tuple(
     """
@@ -41,13 +42,19 @@ _ACCOUNTS = {
 _ETC = Path("/etc")
 
 
-def kept_directory() -> Path:
-    """The directory of what all desktops of this user have in common, and what outlives them."""
+def kept_place() -> Path:
+    """Return the directory of what all desktops of this user have in common, and what outlives them."""
     if os.geteuid() == 0:
-        path = Path("/run/dart-gym")
-    else:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dart-gym", "sandboxes")
+        return Path("/run/dart-gym")
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dart-gym", "sandboxes")
+
+
+def kept_directory() -> Path:
+    """Return `kept_place`, which is there."""
+    path = kept_place()
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        path.chmod(0o755)  # whatever root's umask was when it was made
     return path
 
 
@@ -120,3 +127,4 @@ def _copy(making: Path, paths: list[str], files: Iterable[tuple[str, str]]) -> N
     for name, text in files:
         (making / name).parent.mkdir(parents=True, exist_ok=True)
         (making / name).write_text(text)
+    let_read(making)

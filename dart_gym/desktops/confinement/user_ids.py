@@ -14,6 +14,7 @@ import fcntl
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,21 @@ def as_user(number: int) -> list[str]:
         "--no-new-privs",
         "--",
     ]
+
+
+def let_read(*places: Path) -> None:
+    """Let every user read these files and directories, and all below them, whatever the umask of this process is."""
+    for place in places:
+        _add_mode(place)
+        for directory, folders, files in os.walk(place):
+            for name in (*folders, *files):
+                _add_mode(Path(directory, name))
+
+
+def _add_mode(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if not stat.S_ISLNK(mode):
+        path.chmod(stat.S_IMODE(mode) | (0o555 if mode & stat.S_IXUSR else 0o444))
 
 
 def take_user_id() -> UserId | None:

@@ -37,11 +37,11 @@ from dart_gym.desktops.confinement.bubblewrap import (
     shared_limits,
 )
 from dart_gym.desktops.confinement.file_removal import remove_tree
-from dart_gym.desktops.confinement.machine_settings import settings_copy
+from dart_gym.desktops.confinement.machine_settings import kept_place, settings_copy
 from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, DesktopLimits, group_name, make_groups
 from dart_gym.desktops.confinement.running_processes import running_processes
 from dart_gym.desktops.confinement.system_calls import system_call_filter
-from dart_gym.desktops.confinement.user_ids import UserId, as_user, take_user_id
+from dart_gym.desktops.confinement.user_ids import UserId, as_user, let_read, take_user_id
 from dart_gym.desktops.sandbox import guest, loopback_port
 from dart_gym.desktops.sandbox.desktop_plan import Places, account_files, cookie_file, guest_environment, guest_plan
 from dart_gym.desktops.sandbox.log_files import read_tail, tail_of
@@ -159,12 +159,16 @@ class Sandbox:
         (self.directory / "machine-id").write_text(secrets.token_hex(16) + "\n")
         if self.isolated:
             (self._settings / "filter").write_bytes(system_call_filter(notify=True).program)
-        else:
+        if self._user is not None:
+            machine = [path] if (path := self.directory / "machine").exists() else []
+            let_read(self.home, self._settings, *(self.directory / name for name in ("hosts", "machine-id")), *machine)
+        if not self.isolated:
             (self._settings / "cookie").write_bytes(cookie_file(self.cookie))
             (self._settings / "cookie").chmod(0o600)
             if self._user is not None:
                 for name, text in account_files(self._user.number, self.places.home).items():
                     (self.directory / name).write_text(text)
+                    let_read(self.directory / name)
                 self._give_to(self._user)
 
     def _give_to(self, user: UserId) -> None:
@@ -190,6 +194,8 @@ class Sandbox:
             if self.isolated:
                 settings = self._first_settings(record.fileno(), theirs.fileno(), plan)
                 (self._settings / "settings.json").write_text(settings)
+                if self._user is not None:
+                    let_read(self._settings / "settings.json")
                 inner = [GUEST_PYTHON, "-I", "-S", f"{self.places.settings}/first_process.py"]
                 arguments = self._stage.arguments(self._bwrap_arguments(screen, info_write))
                 file = stack.enter_context(tempfile.TemporaryFile())
@@ -407,8 +413,10 @@ def make_directory(prefix: str = "") -> Path:
 
 
 def _cannot_write(path: Path, error: OSError) -> DesktopError:
+    """Say which place cannot be written to: the desktop's own directory, or that of what all desktops share."""
+    kept, failed = kept_place(), Path(error.filename or path)
+    where = f"{path} (which XDG_RUNTIME_DIR chooses)"
+    if kept.is_relative_to(failed) or failed.is_relative_to(kept):
+        where = f"{kept}" if os.geteuid() == 0 else f"{kept} (which XDG_CACHE_HOME chooses)"
     step = remedy(error) or "mend that"
-    return DesktopError(
-        f"cannot lay out a desktop in {path} (which XDG_RUNTIME_DIR chooses): {error.strerror or error}; next step: "
-        f"{step}"
-    )
+    return DesktopError(f"cannot lay out a desktop in {where}: {error.strerror or error}; next step: {step}")

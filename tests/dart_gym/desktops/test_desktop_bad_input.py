@@ -56,6 +56,51 @@ def test_a_full_disk_is_the_cause_that_is_named_and_nothing_is_left(free):
     assert "left: []" in result.stdout and "Traceback" not in result.stderr
 
 
+SHARED = "/run/dart-gym" if os.geteuid() == 0 else "/small"
+"""Where what desktops share is kept: an ordinary user chooses the place."""
+ON_A_MACHINE_OF_ITS_OWN = """
+import asyncio, os, sys
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.core.errors import DesktopError
+
+async def main():
+    os.umask(0o077)
+    desktop = make_desktop(DesktopSpec(width=400, height=300, sandbox=sys.argv[1], profile=sys.argv[2]))
+    try:
+        await desktop.start(timeout=60)
+        print("umask:", (await desktop.execute(["sh", "-c", "umask"])).stdout.decode())
+    except DesktopError as error:
+        print("DesktopError:", error)
+    await desktop.stop()
+
+asyncio.run(main())
+"""
+
+
+def start_with_shared_place(*options: str, sandbox: str = "bwrap", profile: str = "bare") -> str:
+    """Start a desktop where nothing is kept from earlier ones, under umask 077, and return what was printed."""
+    command = [
+        *(str(shutil.which("bwrap")), "--dev-bind", "/", "/", "--tmpfs", SHARED, *options),
+        *(sys.executable, "-c", ON_A_MACHINE_OF_ITS_OWN, sandbox, profile),
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": "/small"}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("sandbox", "profile"), [("bwrap", "bare"), ("bwrap", "osworld"), ("none", "bare")])
+def test_a_desktop_starts_under_every_umask_and_has_its_own(sandbox, profile):
+    printed = start_with_shared_place(sandbox=sandbox, profile=profile)
+    assert "umask: 0022" in printed, printed
+
+
+def test_a_place_of_shared_files_that_cannot_be_written_to_is_named():
+    printed = start_with_shared_place("--remount-ro", SHARED)
+    assert f"DesktopError: cannot lay out a desktop in {SHARED}" in printed, printed
+    assert "choose a directory" in printed and "XDG_RUNTIME_DIR" not in printed
+
+
 async def test_a_missing_application_is_named_with_its_package(start_desktop, monkeypatch):
     desktop = await start_desktop()
     with pytest.raises(MissingProgramError, match="no program 'code'; next step: VS Code is not in Debian"):
