@@ -10,7 +10,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,30 @@ from dart_train.trainer.memory.published_models import PUBLISHED, published_shap
 
 _WIDTHS = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 """Bytes of a number, by the name of its type in safetensors files."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSize:
+    """Gated DeltaNet, the recurrent layers of Qwen3.5.
+
+    Attributes:
+        channels: of the convolution: queries, keys and values.
+        heads: of values; each has queries and keys, which several of them share in the weights.
+        key: width of a head's keys.
+        value: width of a head's values.
+    """
+
+    channels: int
+    heads: int
+    key: int
+    value: int
+
+    @classmethod
+    def of(cls, text: Mapping[str, Any]) -> DeltaSize:
+        """From the configuration of a text model that has such layers."""
+        key, value = text["linear_key_head_dim"], text["linear_value_head_dim"]
+        heads = text["linear_num_value_heads"]
+        return cls(2 * text["linear_num_key_heads"] * key + heads * value, heads, key, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,12 @@ class ModelSize:
         experts: of a layer, where layers are mixtures of them.
         routed: how many of them compute a token.
         expert: weights of one of them, in one layer.
+        shared_expert: whether an expert with a gate computes every token beside them.
+        normed_heads: whether queries and keys are normalised by head.
+        gated: whether a gate for each head's values multiplies what attention gives.
+        delta: the recurrent layers; None where every layer attends.
+        tower_block: kind of the tower's blocks, a key of `saved_tensors.BLOCKS`.
+        patch_inputs: numbers of a patch's pixels.
     """
 
     layers: int
@@ -66,6 +96,12 @@ class ModelSize:
     experts: int = 0
     routed: int = 0
     expert: int = 0
+    shared_expert: bool = False
+    normed_heads: bool = False
+    gated: bool = False
+    delta: DeltaSize | None = None
+    tower_block: str = "gated"
+    patch_inputs: int = 0
 
     @classmethod
     def of_directory(cls, model_dir: str | Path) -> ModelSize:
@@ -127,6 +163,15 @@ class ModelSize:
             experts=experts,
             routed=routed,
             expert=in_experts // (experts * text["num_hidden_layers"]) if experts else 0,
+            shared_expert=bool(text.get("shared_expert_intermediate_size")),
+            normed_heads=any(name.endswith("self_attn.q_norm.weight") for name in own),
+            # Rows for gates beside those of queries.
+            gated=any(
+                name.endswith("self_attn.q_proj.weight") and shapes[name][0] > heads * head_width for name in own
+            ),
+            delta=DeltaSize.of(text) if recurrent else None,
+            tower_block=_tower_block(own),
+            patch_inputs=_patch_inputs(shapes),
         )
 
     @property
@@ -184,9 +229,22 @@ def _of_experts(name: str) -> bool:
 
 def _remembered(text: Mapping[str, Any]) -> int:
     """Return the numbers that a Gated DeltaNet layer keeps: the inputs of its convolution, and its memory."""
-    keys, values = text["linear_num_key_heads"], text["linear_num_value_heads"]
-    key, value = text["linear_key_head_dim"], text["linear_value_head_dim"]
-    return (text["linear_conv_kernel_dim"] - 1) * (2 * keys * key + values * value) + values * key * value
+    delta = DeltaSize.of(text)
+    return (text["linear_conv_kernel_dim"] - 1) * delta.channels + delta.heads * delta.key * delta.value
+
+
+def _tower_block(names: Iterable[str]) -> str:
+    """Return the kind of the tower's blocks by the names of their weights: only Qwen2.5-VL's have a gate."""
+    inside = [name for name in names if "visual.blocks." in name]
+    if any(".mlp.fc1." in name for name in inside):
+        return "quick"
+    return "plain" if any(".mlp.linear_fc1." in name for name in inside) else "gated"
+
+
+def _patch_inputs(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the numbers of a patch's pixels, by the weights that read them."""
+    found = (shape for name, shape in shapes.items() if name.endswith("visual.patch_embed.proj.weight"))
+    return math.prod(next(found, (0, 0))[1:])
 
 
 def _header_in(model_dir: Path) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Bytes of one rank's device by what holds them, worked out from sizes. Pure; no torch.
 
-The memory that a token keeps for the backward pass was measured with PyTorch's hooks on saved tensors, over several
-widths: the numbers are exact for `sdpa` in float32 and under bfloat16 autocast, and other kernels keep as much. A test
-holds the whole against what a trainer takes on a CPU.
+The memory that a token keeps for the backward pass is in `saved_tensors`: exact for `sdpa` in float32 and under
+autocast to bfloat16, and other kernels of attention keep as much. Tests hold the whole against what is taken on a CPU.
 
 Two moments are compared: the passes (weights, gradients, moments, and the largest micro-batch), and the tower's own
 pass, in which gathered gradients go through it. The larger is the peak.
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.saved_tensors import all_layers_bytes, edge_bytes, patch_bytes, token_bytes
 
 PATCHES_AT_ONCE = 1 << 15
 """Most patches in the vision tower at a time: three screenshots of 1932x1092."""
@@ -121,25 +121,6 @@ def moments_of(optimizer: str) -> int:
     return size // 4 if "8bit" in name else size
 
 
-def token_bytes(size: ModelSize, *, half: bool) -> int:
-    """Return what a token keeps of one text layer for the backward pass.
-
-    Of a mixture also what goes into each expert that computes it, and what comes out.
-    """
-    width = size.hidden + size.heads_width
-    keys = size.keys_width
-    inner = size.inner
-    routed = size.routed * size.hidden
-    if half:
-        return 18 * width + 4 * keys + 8 * inner + 4 * routed
-    return 20 * width + 8 * keys + 16 * inner + 8 * routed
-
-
-def patch_bytes(size: ModelSize, *, half: bool) -> int:
-    """Return what a patch keeps of one block of the tower for the backward pass."""
-    return 28 * size.tower_hidden + 8 * size.tower_inner if half else 44 * size.tower_hidden + 16 * size.tower_inner
-
-
 def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
     """Return what a rank's device holds, by cause."""
     parts = setting.ranks if setting.sharded else 1
@@ -157,14 +138,18 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
         "optimizer": 0 if setting.offload_optimizer else setting.moments * trained,
         "reference": 4 * (part + size.tower) if setting.reference else 0,
     }
+    kept, layer = (work.tokens * of_token for of_token in _activations(size, setting))
     passes = {
         "gathered layers": _gathered(size, setting, number, trains_weights=not adapter),
         "weights in half precision": 2 * (size.language + size.tower) if cast else 0,
         "features of images": _features(size, setting, work, number),
-        "activations": _activations(size, setting, work.tokens),
+        "activations": kept + layer,
         "head in single precision": 4 * size.hidden * size.vocabulary if setting.half_base else 0,
-        "logits": 4 * LOGIT_COPIES * min(work.responses * size.vocabulary, LOGITS_AT_ONCE),
+        "logits": 0,
     }
+    logits = 4 * LOGIT_COPIES * min(work.responses * size.vocabulary, LOGITS_AT_ONCE)
+    if logits > layer:  # the head's pass has ended before the first layer's gradient is computed
+        passes |= {"activations": kept, "logits": logits}
     on_host = {
         "moments_on_host": setting.moments * trained if setting.offload_optimizer else 0,
         "activations_on_host": work.tokens * _kept(size) if setting.offload_activations else 0,
@@ -195,14 +180,14 @@ def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int
     return policy + (min(number * each * work.images, setting.features_bytes) if setting.reference else 0)
 
 
-def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
-    """Return the memory that all layers keep for a micro-batch, and the temporary memory of one layer."""
-    of_layer = token_bytes(size, half=setting.half)
-    backward = (2 if setting.half else 4) * (2 * size.inner + (3 + size.routed) * size.hidden)
-    kept = size.layers * of_layer
-    if setting.checkpointing:
-        kept = of_layer + (0 if setting.offload_activations else _kept(size))
-    return tokens * (kept + backward)
+def _activations(size: ModelSize, setting: Setting) -> tuple[int, int]:
+    """Return what a token keeps of all layers, and what it takes besides while one layer's gradient is computed."""
+    adapter, half = setting.lora_rank > 0, setting.half
+    backward = (2 if half else 4) * (2 * size.inner + (3 + size.routed) * size.hidden)
+    if not setting.checkpointing:
+        return all_layers_bytes(size, half=half, adapter=adapter), backward
+    kept = 0 if setting.offload_activations else _kept(size)
+    return kept, token_bytes(size, half=half, adapter=adapter) + backward
 
 
 def _kept(size: ModelSize) -> int:
@@ -217,4 +202,4 @@ def _tower_pass(size: ModelSize, setting: Setting, work: Work) -> int:
         return patches * patch_bytes(size, half=setting.half) // 2  # without a graph: one block's own
     of_block = patch_bytes(size, half=setting.half)
     kept = size.depth * 4 * size.tower_hidden + of_block if setting.checkpointing else size.depth * of_block
-    return patches * kept
+    return patches * (kept + edge_bytes(size, half=setting.half))
