@@ -278,13 +278,20 @@ async def test_ctrl_s_of_an_evaluation_saves_every_format_without_a_question(
         await desktop.write_file(f"/home/user/{source}", text.encode())
         for ending in FORMATS[kind].split():
             if (ending in QUICK) == (formats == "quick") and not (own_profile and ending in ("pptx", "csv")):
-                if not source.endswith(ending):
+                if not source.endswith(f".{ending}"):
                     await shell(
                         desktop, f"soffice --headless --convert-to {ending} --outdir out {source} > /dev/null 2>&1"
                     )
                 else:
                     await shell(desktop, f"mkdir -p out && cp {source} out/")
                 await _edited_and_saved(desktop, until, f"/home/user/out/a.{ending}", EDITS[kind])
+
+
+async def _ok_of(desktop, title: str) -> Click:
+    """Return a click on the button OK in the lower right corner of a dialog, in which Enter goes to a list."""
+    found = await shell(desktop, f"xdotool search --onlyvisible --name '{title}' getwindowgeometry --shell")
+    place = {name: int(value) for name, value in (line.split("=") for line in found.splitlines())}
+    return Click(place["X"] + place["WIDTH"] - 51, place["Y"] + place["HEIGHT"] - 29)
 
 
 async def _edited_and_saved(desktop, until, path: str, edits) -> None:
@@ -301,7 +308,7 @@ async def _edited_and_saved(desktop, until, path: str, edits) -> None:
     if name.endswith(("csv", "dif")):  # LibreOffice asks how the text is to be read, as it does in OSWorld
         await until(lambda: _any(asked), timeout=60)
         await wait_until_idle(desktop, timeout=20)
-        await desktop.perform(Press(("enter",)))
+        await desktop.perform(Press(("enter",)) if name.endswith("csv") else await _ok_of(desktop, "Dif Import"))
     await until(opened, timeout=60)
     await wait_until_idle(desktop, timeout=20)
     for action in edits:
