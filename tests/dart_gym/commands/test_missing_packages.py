@@ -60,6 +60,8 @@ def test_help_is_there_without_them(program, tmp_path):
 @pytest.mark.parametrize("program", MODULES)
 def test_one_line_names_the_extra(program, tmp_path):
     (tmp_path / "mine.yaml").write_text(CONFIG)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
     lines = [line for line in LACKING if line.startswith(f"{program} ")]
     for line, (status, output) in lines_end(program, lines, tmp_path).items():
         assert status == 1, (line, output)

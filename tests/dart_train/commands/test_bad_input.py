@@ -79,7 +79,7 @@ def test_wrong_settings(config, runs, override, words):
 
 def test_no_such_configuration(config, runs):
     assert_said(run(config.with_name("confg.yaml"), runs), "no configuration", "there are:", str(config))
-    assert_said(run(config.parent, runs), "cannot read", "Is a directory")
+    assert_said(run(Path(__file__).parent, runs), "is a directory without a config.yaml", "name a run's directory")
 
 
 @pytest.mark.parametrize(
