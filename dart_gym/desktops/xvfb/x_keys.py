@@ -182,10 +182,13 @@ class XKeys:
     def _past_filters(self, send: Callable[[], None]) -> None:
         """Send events while no access feature drops or changes them."""
         filters = self._state.filters()
-        if filters:
-            self._state.switch_filters(0)
-        send()
-        if filters:
+        if not filters:
+            send()
+            return
+        self._state.switch_filters(0)
+        try:
+            send()
+        finally:
             self._state.switch_filters(filters)
 
     def _is_known(self) -> bool:
