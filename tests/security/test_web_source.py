@@ -1,46 +1,15 @@
 """A task names an address, the server goes there: to the public internet or where the operator said."""
 
-import http.server
 import socket
-import threading
-from contextlib import contextmanager
 
 import pytest
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError
 from dart_gym.tasks.setup.web_source import is_public
+from tests.helpers.web_site import site
 
 pytestmark = pytest.mark.security
-
-
-@contextmanager
-def site(answer):
-    """A server on loopback; `answer(path)` gives a location to be sent to, or the content."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.server.asked.append(self.path)
-            found = answer(self.path)
-            self.send_response(302 if isinstance(found, str) else 200)
-            self.send_header(*(("Location", found) if isinstance(found, str) else ("Content-Length", str(len(found)))))
-            self.end_headers()
-            if isinstance(found, bytes):
-                self.wfile.write(found)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ starred arguments) is an error with its place.
 """
 
 import ast
+import itertools
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -81,7 +82,7 @@ def code_of(text: str, bare: re.Pattern[str] | None = None) -> list[Block]:
     if opened is not None and text[opened.end() :].strip():
         raise UnreadableError("a code block has no closing ```: is the response cut off?", (opened.start(), len(text)))
     if not found:
-        inline = _INLINE.finditer(text)
+        inline = itertools.islice(_INLINE.finditer(text), MAX_ACTIONS + 1)
         found = [Block(one.start(), one.end(), slice(one.start(1), one.end(1))) for one in inline]
     if len(found) > MAX_ACTIONS or sum(block.code.stop - block.code.start for block in found) > MAX_BLOCKS:
         said = f"more than {MAX_ACTIONS} code blocks, or more than {MAX_BLOCKS} characters in them"

@@ -36,14 +36,20 @@ _OF_A_THOUGHT = rf"[_-]?[\w▁-]{{0,10}}(?:think|thought|reason)\w{{0,20}}{_RIGH
 _IN_BRACKETS = "(?:think(?:ing)?|reasoning|thoughts?)"
 _UNUSED = "(?:unused|ctrl)"
 _MARK = re.compile(
-    rf"(?P<other>◁think▷|\[(?:(?:BEGIN|START)[ _])?{_IN_BRACKETS}\]"
+    rf"(?!<<)(?:(?P<other>◁think▷|\[(?:(?:BEGIN|START)[ _])?{_IN_BRACKETS}\]"
     rf"|{_LEFT}(?:begin|start){_OF_A_THOUGHT}|<\|channel>[ \t]*(?:thought)?"
     rf"|<{_UNUSED}94>thought|<\|im_start\|>\s?think\w{{0,6}})"
     rf"|◁/think▷|\[(?:/|END[ _]|STOP[ _]){_IN_BRACKETS}\]|<\|begin\|>\s?assistant<\|content\|>"
     rf"|{_LEFT}(?:end|stop|close){_OF_A_THOUGHT}|<channel\|>|<{_UNUSED}95>|<\|im_start\|>\s?answer"
-    rf"|{_LEFT}(?P<end>[/／\\]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT}",
+    rf"|{_LEFT}(?P<end>[/／\\]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT})",
     re.IGNORECASE,
 )
+_STEMS = (
+    *("think", "thought", "reason", "reflect", "analysis", "rationale", "monologue", "critique", "deliberat", "cot"),
+    *("plan", "scratch", "brainstorm", "introspection", "inner", "internal"),
+    *("channel", "unused", "ctrl", "im_start", "begin"),
+)
+"""Every mark of `_MARK` in ASCII holds one of these: looking for them is faster than looking for marks."""
 _ELEMENTS = (
     "consider|considerations?|draft|verify|verification|explain|explanation|strategy|hypothesis|backtrack|observation"
     "|step_by_step|evaluation_previous_goal|hidden|assessment|self_check"
@@ -166,6 +172,14 @@ def _may_hold_marks(text: str) -> bool:
     if "<" in text or "&lt;" in text or (not text.isascii() and ("◁" in text or "＜" in text)):
         return True
     return "]" in text and any(mark in text for mark in _IN_SQUARE_BRACKETS)
+
+
+def _may_hold_names(text: str) -> bool:
+    """Return whether a text has a word that every mark of `_MARK` has one of, in whatever case."""
+    if not text.isascii():
+        return True
+    lowered = text.lower()
+    return any(stem in lowered for stem in _STEMS)
 
 
 def opened_by(reply: str) -> str:
@@ -293,7 +307,7 @@ def _marks(text: str) -> list[_Mark]:
     """Return the marks of a text in order; what stands between a pair of `_PAIRED` is passed over."""
     pairs = _pairs(text)
     found = [mark for pair in pairs for mark in pair]
-    for match in _MARK.finditer(text):
+    for match in _MARK.finditer(text) if _may_hold_names(text) else ():
         kind: Literal["opens", "closes", "empty"] = "closes"
         if match["empty"]:
             kind = "empty"

@@ -34,6 +34,10 @@ class DevToolsError(DesktopError):
     """The browser answered a call with an error, or a script threw."""
 
 
+class PageLoadError(DevToolsError):
+    """The browser says that a page cannot be loaded: it is not there, or the network is not."""
+
+
 class DevTools:
     """Connection to the first page of a browser. Make it with `connect`."""
 
@@ -112,7 +116,7 @@ class DevTools:
         try:
             reply = await self.call("Page.navigate", url=url)
             if "errorText" in reply:
-                raise DevToolsError(f"cannot load {url}: {reply['errorText']}")
+                raise PageLoadError(f"cannot load {url}: {reply['errorText']}")
             if "loaderId" not in reply:
                 return  # a jump within the page: there is no load event
             async with asyncio.timeout(self._timeout):

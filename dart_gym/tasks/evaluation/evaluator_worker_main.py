@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import types
 
 PACKAGES = ("metrics", "getters")
@@ -43,10 +44,7 @@ LONGEST_OUTPUT, LONGEST_ERRORS = 1 << 20, 2000  # bytes of a program's
 HOME = "/home/user"
 neighbours: dict = {}  # modules by name
 GIVEN_BY_THE_TASK = ("rule", "rule_relativeTime", "cloud_file", "cache_file", "googledrive_file")  # not by the desktop
-OURS = (ImportError, NotImplementedError, NameError)
-NETWORK_PACKAGES = ("aiohttp", "http", "playwright", "requests", "socket", "ssl", "urllib", "urllib3")
-LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|\[::1\]")
-OUTSIDE = re.compile(r"host='|Max retries|Name or service|name resolution|net::ERR_|getaddrinfo")
+OURS = (ImportError, NotImplementedError, NameError)  # of OSWorld's own code, and what it imports is missing
 
 
 class Unavailable(Exception):
@@ -172,13 +170,13 @@ class Worker:
                 return {"score": 0.0, "state": f"no such file: {error}"}
             state = self.states[-1]  # the original goes on with the state of the check before
         self.states.append(state)
-        others = [self.left(request["expected"])] if request["expected"] else []
+        others = [self.expected(request["expected"])] if request["expected"] else []
         failure = None
         try:
             value = number(metric(state, *others, **request["options"]))
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"the metric gave {value}, which is not in [0, 1]")
-        except (Unavailable, *OURS):
+        except Unavailable:
             raise
         except Exception as error:
             failure = error
@@ -196,12 +194,21 @@ class Worker:
         getter = find_function("getters", "get_" + config["type"])
         try:
             return self.get(config)
-        except (Unavailable, FileNotFoundError, *OURS):
+        except (Unavailable, FileNotFoundError):
             raise
         except Exception as error:
             if config["type"] in GIVEN_BY_THE_TASK or is_ours(error, config, getter):
                 raise
             print(f"nothing to be read by {config['type']}: {type(error).__name__}: {error}", file=sys.stderr)
+            return None
+
+    def expected(self, config):
+        """Return what the result is compared with, which some tasks have on the desktop, too."""
+        try:
+            return self.left(config)
+        except FileNotFoundError:
+            if config["type"] in GIVEN_BY_THE_TASK:
+                raise
             return None
 
     def do_program(self, request):
@@ -236,13 +243,19 @@ class Worker:
 
 
 def is_ours(error, config, getter):
-    """Return whether a getter failed because of the task or a missing network, and not because of the desktop."""
-    text = str(error)
+    """Return whether a getter failed because of the task or its own code, and not because of the desktop.
+
+    What it says of a network is no evidence: here it reaches nothing but the desktop's ports, where what the agent has
+    put in the place of a browser or player answers with any words, or leads elsewhere.
+    """
     if isinstance(error, KeyError) and error.args and error.args[0] not in config:
         name = re.escape(repr(error.args[0]).strip("'\""))
         return re.search(rf"config(\[|\.get\()\s*['\"]{name}['\"]", inspect.getsource(getter)) is not None
-    packages = {kind.__module__.split(".")[0] for kind in type(error).__mro__}  # others quote what the agent has left
-    return bool(packages.intersection(NETWORK_PACKAGES) and OUTSIDE.search(text) and not LOOPBACK.search(text))
+    if isinstance(error, UnboundLocalError) or not isinstance(error, OURS):
+        return False
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    own = [name for name in files if not name.startswith("<frozen importlib")][-1]
+    return own == inspect.getsourcefile(inspect.unwrap(getter))  # a library raises them for odd content
 
 
 def scored(metric):

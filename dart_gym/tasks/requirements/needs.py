@@ -1,16 +1,14 @@
 """What a task needs besides a desktop: files of the web, live sites, programs. Pure functions of its JSON."""
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from dart_gym.sites.site_catalog import RESERVED
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements.shell_programs import NOTHING, Commands, Needs, of_script, of_words
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL
+from dart_gym.tasks.setup.live_web import web_host
 from dart_gym.tasks.setup.setup_step import is_shell
 
 _COMMANDS = ("launch", "execute", "command", "execute_with_verification", "run_script")
@@ -58,7 +56,6 @@ _GETTERS_OF = {
 """Beginnings of the names of getters, and the program whose state they read."""
 
 
-_SCHEME = re.compile(r"[a-z-]+:(?!\d)", re.IGNORECASE)
 """What `about:blank` and `data:,x` begin with, and `example.org:80` does not."""
 
 
@@ -124,20 +121,7 @@ def sites(task: Task) -> list[str]:
             urls += _listed(getter.get("path") or getter.get("url"))
         elif getter.get("type") == "gotoRecreationPage_and_get_html_content":
             urls.append("https://www.recreation.gov/")
-    return sorted({host for url in urls if (host := _host(url))})
-
-
-def _host(url: str) -> str:
-    """Host of an address of the web, "" for what is on the desktop itself."""
-    if "://" not in url and not _SCHEME.match(url):
-        url = f"https://{url}"
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url  # the web has no such host
-    local = parts.scheme not in ("http", "https") or parts.hostname in ("localhost", "127.0.0.1", None)
-    local = local or str(parts.hostname).rpartition(".")[2] in RESERVED  # a mock site
-    return "" if local else str(parts.hostname)
+    return sorted({host for url in urls if (host := web_host(url))})
 
 
 def installs(task: Task) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dart_gym.core.errors import DesktopError, TaskError
-from dart_gym.desktops.applications.devtools import Browser, DevToolsError
+from dart_gym.desktops.applications.devtools import Browser, DevToolsError, PageLoadError
+from dart_gym.tasks.setup.live_web import network_fails
 from dart_gym.tasks.setup.setup_step import HOME, POLL_S, StepError, Surroundings, UnmetError
 from dart_gym.tasks.setup.step_patience import StepLimit
 
@@ -36,7 +37,8 @@ async def open_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
 
     Raises:
         StepError: no browser answers, or a page cannot be loaded. (OSWorld overlooks the latter: the task then starts
-            from an error page.)
+            from an error page.) In an evaluation, where the agent may have replaced the browser, a page that this
+            machine reaches is the desktop's to load.
     """
     urls = _urls(parameters, "urls_to_open")
     browser = await _browser(where)
@@ -47,8 +49,13 @@ async def open_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
             try:
                 await browser.open(url, timeout=PAGE_TIMEOUT_S)
             except DevToolsError as error:
-                if where.evaluating and not str(error).startswith("cannot load"):
-                    raise  # only a page may fail by the network
+                by_network = (
+                    where.evaluating
+                    and isinstance(error, PageLoadError)
+                    and await network_fails(url, where.downloads.hosts)
+                )
+                if where.evaluating and not by_network:
+                    raise
                 raise StepError(f"tab {number + 1} of {len(urls)}: {error}") from error
             if number == 0 and existing:
                 await browser.close(existing[-1])  # DevTools lists the newest page first

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from dart_gym.core.errors import DesktopTimeoutError
-from dart_gym.core.operation_deadline import seconds_left
+from dart_gym.core.operation_deadline import LOOK_S, keep_open, seconds_left
 from dart_gym.desktops.base.desktop import CommandResult, Desktop
 from dart_gym.tasks.screen.windows import list_windows
 from dart_gym.tasks.setup.setup_step import (
@@ -123,9 +123,12 @@ async def _verified(desktop: Desktop, verification: dict[str, Any]) -> bool:
 
 
 async def sleep(where: Surroundings, parameters: dict[str, Any]) -> None:
-    """Let time pass, because the task's author asked for it, as far as the deadline of the reset allows."""
+    """Let time pass, because the task's author asked for it, as far as the deadline of the reset allows.
+
+    In an evaluation the deadline is moved: an agent whose programs take long before the pause must not gain by it.
+    """
     seconds, left = _number(parameters["seconds"], "seconds", float("inf")), seconds_left()
-    if seconds >= left:
+    if seconds >= left and not (where.evaluating and keep_open(seconds + LOOK_S)):
         raise StepError(
             f"'seconds' is {seconds:g}, but the deadline is in {max(left, 0):.0f} s; next step: raise deadline_s of "
             "the environment, or shorten the task's pause"

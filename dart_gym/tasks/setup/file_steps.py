@@ -73,7 +73,7 @@ async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
     try:
         await desktop.launch(["xdg-open", path] if is_file else [path])
     except (FileNotFoundError, PermissionError) as error:
-        raise StepError(f"cannot open {path!r} ({error}); `dart-gym doctor` says which package is missing") from error
+        raise UnmetError(f"cannot open {path!r} ({error}); `dart-gym doctor` says which package is missing") from error
     limit = StepLimit(where, OPEN_TIMEOUT_S)
     while True:
         windows = await list_windows(desktop)

@@ -23,11 +23,18 @@ def mariadb() -> Iterator[MariaDB]:
 
 
 @pytest.fixture(scope="session")
-def mysql_url(mariadb: MariaDB) -> str:
-    """A database with the schema; tests that use it one after the other empty it (making tables takes seconds)."""
+def shared_mysql_url(mariadb: MariaDB) -> str:
+    """A database with the schema for tests that run one after the other (making tables takes seconds)."""
     url = mariadb.new_url()
     Store(url).close()
     return url
+
+
+@pytest.fixture
+def mysql_url(shared_mysql_url: str) -> Iterator[str]:
+    """The shared database, which this test finds empty and which is emptied behind it."""
+    yield shared_mysql_url
+    empty(shared_mysql_url)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mysql)])
@@ -39,7 +46,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = request.getfixturevalue("mysql_url")
     (tmp_path / URL_FILE).write_text(url)
     yield "mysql"
-    empty(url)
 
 
 @pytest.fixture(scope="session")

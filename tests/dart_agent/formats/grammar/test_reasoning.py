@@ -273,7 +273,7 @@ UNITS = [
 def test_the_time_is_linear(unit):
     text = unit * (240_000 // len(unit)) + "<think>"
     best = min(_seconds(text) for _ in range(3))
-    assert best < 0.25
+    assert best < 1.0  # 0.2 s on a slow machine; the square of the length would be a minute
 
 
 def _seconds(text: str) -> float:

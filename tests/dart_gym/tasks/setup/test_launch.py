@@ -90,6 +90,17 @@ async def test_a_pause_may_take_as_long_as_the_deadline_allows():
     assert seconds_left() == float("inf")
 
 
+async def test_a_pause_in_an_evaluation_is_kept_however_long_the_steps_before_have_taken(tmp_path):
+    """Or an agent whose programs take their time would have its episode left out."""
+    desktop, pause = FakeDesktop(DesktopSpec(kind="fake")), [step("sleep", seconds=0.4)]
+    async with OperationDeadline(0.2, movable=True) as deadline:
+        await run_steps(desktop, pause, cache=tmp_path)
+    assert deadline.extended > 0.2
+    async with OperationDeadline(0.2, movable=True):
+        with pytest.raises(TaskError, match="deadline"):
+            await run_steps(desktop, pause)  # of a reset
+
+
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "soon", None])
 async def test_a_pause_must_be_a_number_of_seconds(seconds):
     with pytest.raises(TaskError, match="'seconds'"):

@@ -67,8 +67,6 @@ def test_ids_that_differ_in_case_only_are_refused_where_the_published_table_cann
         with pytest.raises(DuplicateTrajectoryError, match="upper from lower case"):
             data.record(make_trajectory("Rollout-A", run_id="case"))
         assert data.census().total == 1
-        data.store.write(lambda c: c.execute(rollout_meta.delete()))
-        data.store.write(lambda c: c.execute(rollout_run.delete()))
 
 
 # Clocks
@@ -190,7 +188,6 @@ def test_a_read_only_server_is_said(mysql_url, mariadb, tmp_path):
         finally:
             mariadb.execute("SET GLOBAL read_only = 0")
         assert data.record(make_trajectory("t")) is RolloutState.RECORDED
-        data.store.write(lambda c: [c.execute(table.delete()) for table in (rollout_meta, rollout_run)])
 
 
 @pytest.mark.process
