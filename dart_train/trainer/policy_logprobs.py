@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dart_agent.models.families.family_table import family_of
 from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.attention.kernels import Attention
 from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.attention.routing_replay import Replay
@@ -39,6 +40,7 @@ class Policy:
         model: of a known family, on its device, also inside a peft model, also sharded.
         features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
             tower again in every micro-batch.
+        context: the ranks that run slices of the same micro-batches; None where this one runs them whole.
     """
 
     trained = True
@@ -52,9 +54,10 @@ class Policy:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         features_mb: int = 4096,
         kernel: KernelName = "sdpa",
+        context: ContextGroup | None = None,
     ) -> None:
         self.model = model
-        self._kernel = kernel
+        self._kernel, self._context = kernel, context
         self._suppressed = suppressed_ids
         self._temperature, self._autocast = temperature, autocast
         self._features_bytes = features_mb << 20
@@ -96,6 +99,7 @@ class Policy:
                 temperature=self._temperature,
                 features=features,
                 kernel=self._kernel,
+                context=self._context,
             )
 
         with self._autocast():
@@ -126,8 +130,12 @@ def response_logprobs(
     temperature: float = 1.0,
     features: ImageFeatures | None = None,
     kernel: KernelName = "sdpa",
+    context: ContextGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of each response token.
+
+    With a `context` the batch is this rank's slice, and all of its ranks call this together. Each returns the values of
+    all tokens; their gradient goes to the rank whose slice a value came from.
 
     Returns:
         log-probabilities and entropies, both (S, T) float32 with gradient; 0 where `batch.mask` is False.
@@ -135,6 +143,8 @@ def response_logprobs(
     model = base_model(model)
     take_over(model)
     embeddings, deeper = _embeddings(model, batch, features, kernel)
+    if context is not None and torch.is_grad_enabled() and not embeddings.requires_grad:
+        embeddings.requires_grad_()  # all ranks take part in each exchange of a backward pass, or none
     replay = None
     if batch.routing is not None:
         replay = Replay.of(model.model.language_model, batch.predict_index, batch.routing)
@@ -142,7 +152,7 @@ def response_logprobs(
         inputs_embeds=embeddings,
         position_ids=batch.position_ids,
         use_cache=False,
-        segments=Attention(batch.layout, kernel, replay),
+        segments=Attention(batch.layout, kernel, replay, context),
         **deeper,
     ).last_hidden_state
     predicting = hidden.flatten(0, 1)[batch.predict_index]
@@ -154,6 +164,9 @@ def response_logprobs(
             of_text.masked_scatter(pointing, of_patches)
             for of_text, of_patches in zip((logprobs, entropies), chosen, strict=True)
         )
+    if context is not None and batch.part is not None:
+        both = torch.stack([logprobs, entropies])
+        logprobs, entropies = context.all_responses(both, batch.part.predicted, batch.part.responses).unbind(0)
     return _unflatten(logprobs, batch.mask), _unflatten(entropies, batch.mask)
 
 
@@ -189,6 +202,8 @@ def _embeddings(
         return embeddings, {}
     found = features.of(batch) if features is not None else tower_features(model, batch, batch.image_hashes, kernel)
     in_order = torch.cat([found[place] for place in batch.image_order.tolist()]).to(embeddings.dtype)
+    if batch.part is not None:
+        in_order = in_order[slice(*batch.part.features)]
     pads = batch.mm_token_type_ids.bool()
     embeddings = embeddings.masked_scatter(pads.unsqueeze(-1), in_order[:, 0])
     if not family_of(model.config).deepstack:

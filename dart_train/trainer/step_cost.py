@@ -63,6 +63,8 @@ class StepCost:
             keeps_features: whether an image runs through the tower once in the step, instead of once per pass.
         """
         tokens, seen = attended(micro.layout.segments)
+        if micro.part is not None:  # heads of all tokens, as many as all heads of its own tokens
+            tokens = micro.part.tokens
         trained_passes = ADAPTER_PASSES if self.adapter else WEIGHT_PASSES
         passes = trained_passes if trained else 1
         self.flops += passes * self.size.forward_flops(tokens, seen, micro.num_tokens, 0, 0)

@@ -31,7 +31,15 @@ def project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return module.in_proj_qkv(hidden), module.in_proj_b(hidden).sigmoid(), decay
 
 
-def recur(module: Any, inputs: Tensor, beta: Tensor, decay: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+def recur(
+    module: Any,
+    inputs: Tensor,
+    beta: Tensor,
+    decay: Tensor,
+    memory: Tensor | None,
+    *,
+    weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Mix the tokens of rows that begin with a memory.
 
     Args:
@@ -41,6 +49,8 @@ def recur(module: Any, inputs: Tensor, beta: Tensor, decay: Tensor, memory: Tens
         beta: (N, L, heads).
         decay: (N, L, heads).
         memory: (N, heads, key size, value size) after the tokens before; None at a beginning.
+        weight: (channels, 1, kernel) of the convolution, where channels and heads are a part of the module's; None for
+            all.
 
     Returns:
         (N, L, heads, value size), and the memory after the last token, float32.
@@ -49,11 +59,12 @@ def recur(module: Any, inputs: Tensor, beta: Tensor, decay: Tensor, memory: Tens
     from transformers.activations import ACT2FN
     from transformers.models.qwen3_5 import modeling_qwen3_5 as published
 
-    weight = module.conv1d.weight
+    weight = module.conv1d.weight if weight is None else weight
+    times = module.num_v_heads // module.num_k_heads
+    keys = beta.shape[-1] // times * module.head_k_dim
     convolved = F.conv1d(inputs.transpose(1, 2).to(weight.dtype), weight, module.conv1d.bias, groups=weight.shape[0])
     mixed = ACT2FN[module.activation](convolved).transpose(1, 2).to(inputs.dtype)
-    query, key, value = mixed.split([module.key_dim, module.key_dim, module.value_dim], -1)
-    times = module.num_v_heads // module.num_k_heads
+    query, key, value = mixed.split([keys, keys, mixed.shape[-1] - 2 * keys], -1)
     query, key = (part.unflatten(-1, (-1, module.head_k_dim)).repeat_interleave(times, 2) for part in (query, key))
     # Kernels of the recurrent form have no backward pass.
     name = "recurrent" if beta.shape[1] == 1 and not torch.is_grad_enabled() else "chunk"

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.attention.routing_replay import Replay
 from dart_train.trainer.attention.segments import KERNELS, KernelName, Segment, alike, bounds, joined
 
@@ -127,11 +128,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Data of a forward pass that reaches the layers of attention, and of experts, through the model."""
+    """Data of a forward pass that reaches the layers of attention, and of experts, through the model.
+
+    Attributes:
+        context: the ranks that share the rows; None where this one has whole rows.
+    """
 
     layout: Layout
     kernel: KernelName = "sdpa"
     replay: Replay | None = None
+    context: ContextGroup | None = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Mix values.
@@ -146,8 +152,12 @@ class Attention:
             (B, L, heads, head size) in the type that `of_one_type` computes in; padding has zeros or values of its own.
         """
         batch, _, length, _ = query.shape
-        flat = [part.transpose(1, 2).flatten(0, 1) for part in of_one_type(query, key, value)]
+        flat = tuple(part.transpose(1, 2).flatten(0, 1) for part in of_one_type(query, key, value))
+        if self.context is not None:
+            flat = self.context.whole_rows(*flat)
         mixed = FLEX_COMPUTE[self.kernel](self, *flat, scaling)
+        if self.context is not None:
+            mixed = self.context.own_tokens(mixed)
         return mixed.unflatten(0, (batch, length))
 
     def _sdpa(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:

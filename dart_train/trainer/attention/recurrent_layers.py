@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dart_agent.engines.embedded import gated_delta
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.attention.kernels import Attention
 from dart_train.trainer.attention.segments import Segment
 
@@ -33,22 +34,49 @@ def _forward(self: Any, hidden_states: Tensor, segments: Attention | None = None
     """`Qwen3_5GatedDeltaNet.forward` by segments; without any, transformers' own."""
     if segments is None:
         return type(self).forward(self, hidden_states, **others)
-    hidden, device = hidden_states.flatten(0, 1), hidden_states.device
+    hidden, context = hidden_states.flatten(0, 1), segments.context
+    brought = gated_delta.project(self, hidden)
+    if context is None:
+        mixed = _mixed(self, segments, *brought, self.conv1d.weight)
+    else:
+        mixed = context.own_tokens(_mixed(self, segments, *_of_own_heads(self, context, *brought)))
+    return gated_delta.finish(self, mixed, hidden).view_as(hidden_states)
+
+
+def _mixed(module: Any, segments: Attention, inputs: Tensor, beta: Tensor, decay: Tensor, weight: Tensor) -> Tensor:
+    """(tokens, heads, value size) mixed values of all segments, of what tokens bring and the convolution's weight."""
+    count, device = len(inputs), inputs.device
     parts: list[_Part] = segments.layout.prepared(
-        "recurrent", device, lambda: parts_of(segments.layout.segments, len(hidden), self.conv_kernel_size - 1, device)
+        "recurrent", device, lambda: parts_of(segments.layout.segments, count, module.conv_kernel_size - 1, device)
     )
     # One more place, which brings nothing: what is before a beginning, and what segments are filled up with.
-    inputs, beta, decay = (F.pad(values, (0, 0, 0, 1)) for values in gated_delta.project(self, hidden))
-    mixed = hidden.new_zeros(len(hidden) + 1, self.num_v_heads, self.head_v_dim)
+    inputs, beta, decay = (F.pad(values, (0, 0, 0, 1)) for values in (inputs, beta, decay))
+    mixed = inputs.new_zeros(count + 1, beta.shape[1], module.head_v_dim)
     left: list[Tensor] = []
     for part in parts:
         memory = None if part.prompts is None else torch.cat(left)[part.prompts]
-        found, after = gated_delta.recur(self, inputs[part.inputs], beta[part.places], decay[part.places], memory)
-        real = part.places < len(hidden)
+        found, after = gated_delta.recur(
+            module, inputs[part.inputs], beta[part.places], decay[part.places], memory, weight=weight
+        )
+        real = part.places < count
         mixed = mixed.index_copy(0, part.places[real], found[real].to(mixed.dtype))
         if part.prompts is None:
             left.append(after)
-    return gated_delta.finish(self, mixed[:-1], hidden).view_as(hidden_states)
+    return mixed[:-1]
+
+
+def _of_own_heads(
+    module: Any, context: ContextGroup, inputs: Tensor, beta: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All tokens' inputs, `beta` and `decay` for this rank's heads, and these heads' weight of the convolution."""
+    sizes = [module.key_dim, module.key_dim, module.value_dim]
+    # Channels one by one, those of a head beside one another: each rank gets whole heads of all three.
+    asked = context.whole_rows(*(part[..., None] for part in inputs.split(sizes, -1)))
+    wide = torch.promote_types(beta.dtype, decay.dtype)  # exact for both
+    (kept,) = context.whole_rows(torch.stack([beta.to(wide), decay.to(wide)], -1))
+    weight = torch.cat([part.chunk(context.count)[context.place] for part in module.conv1d.weight.split(sizes)])
+    own_beta, own_decay = kept.unbind(-1)
+    return torch.cat(asked, 1)[..., 0], own_beta.to(beta.dtype), own_decay.to(decay.dtype), weight
 
 
 @dataclass(frozen=True, slots=True)

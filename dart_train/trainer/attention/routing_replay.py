@@ -46,6 +46,8 @@ class Replay:
         """
         config = text_model.config
         layers, k = len(text_model.layers), config.num_experts_per_tok
+        if not len(recorded):
+            return None
         if recorded.shape[1] != layers * k or int(recorded.max()) >= config.num_experts:
             raise TrainingError(
                 f"recorded experts, {recorded.shape[1]} a token up to number {int(recorded.max())}, are not those of a "

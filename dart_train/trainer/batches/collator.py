@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +29,9 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_train.trainer.attention.kernels import Layout
 from dart_train.trainer.attention.segments import Segment
 from dart_train.trainer.batches.image_cache import ImageCache, ImagePatches
+from dart_train.trainer.batches.micro_batch import MicroBatch
 from dart_train.trainer.batches.samples import Chain, Row, Sample, bad_logprobs, rows
+from dart_train.trainer.batches.token_slices import slice_of
 
 __all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_counts"]
 
@@ -46,96 +48,6 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Tensors of one forward pass: B rows of L tokens, S samples with responses of up to T tokens, M in all.
-
-    Packed rows are one row of these tensors.
-
-    Attributes:
-        input_ids: (B, L).
-        mm_token_type_ids: (B, L), 1 on image pads, else 0.
-        position_ids: (3, B, L) rotary positions in time, height and width.
-        layout: which tokens see which.
-        image_hashes: the images to be run through the vision tower.
-        image_order: (occurrences,) which of them belongs to each run of pads, row by row; None without images.
-        predict_index: (M,) position in the flattened (B * L) hidden states that predicts each response token.
-        response_ids: (M,) in the order of `mask`.
-        mask: (S, T) True on response tokens.
-        behaviour_logprobs: (S, T), 0 where unknown.
-        behaviour_known: (S, T) True where the engine recorded a log-probability.
-        advantages: (S,).
-        weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
-        stale: (S,) True where an older version than the trainer's sampled it.
-        groups: (S,).
-        supervised: (S,) True on demonstrations and a teacher's answers: the loss is their cross-entropy.
-        taught: (S,) True on a teacher's answers.
-        teacher_logprobs: (S, T), 0 where unknown.
-        teacher_known: (S, T) True where a teacher said how likely the sampled token is.
-        sample_index: (S,) place of each sample in the list that was collated.
-        routing: (M, layers * k) experts that the engine's routers chose, -1 where unknown; None where all are.
-        patches: makes the images' tensors.
-        rows: that it was made of; packed ones lie in the one row of its tensors.
-    """
-
-    input_ids: Tensor
-    mm_token_type_ids: Tensor
-    position_ids: Tensor
-    layout: Layout
-    image_hashes: tuple[str, ...]
-    image_order: Tensor | None
-    predict_index: Tensor
-    response_ids: Tensor
-    mask: Tensor
-    behaviour_logprobs: Tensor
-    behaviour_known: Tensor
-    advantages: Tensor
-    weights: Tensor
-    stale: Tensor
-    groups: Tensor
-    supervised: Tensor
-    taught: Tensor
-    teacher_logprobs: Tensor
-    teacher_known: Tensor
-    sample_index: Tensor
-    routing: Tensor | None
-    patches: ImagePatches
-    rows: int
-
-    @property
-    def num_tokens(self) -> int:
-        """Response tokens."""
-        return self.response_ids.numel()
-
-    @property
-    def fills_up(self) -> bool:
-        """Return whether it only makes up the number of micro-batches: it does not count."""
-        return not bool(self.weights.any())
-
-    @property
-    def reinforced(self) -> Tensor:
-        """(S,) weights of the samples that are reinforced, 0 for the others."""
-        return self.weights.masked_fill(self.supervised, 0.0)
-
-    @property
-    def demonstrated(self) -> Tensor:
-        """(S,) weights of the demonstrations, 0 for the others."""
-        return self.weights.masked_fill(~self.supervised | self.taught, 0.0)
-
-    @property
-    def targets(self) -> Tensor:
-        """(S,) weights of a teacher's answers, 0 for the others."""
-        return self.weights.masked_fill(~self.taught, 0.0)
-
-    def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device."""
-        if self.input_ids.device == device:
-            return self
-        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-        return MicroBatch(**values)
-
-
 class Collator:
     """Makes micro-batches of samples.
 
@@ -148,6 +60,7 @@ class Collator:
         pack_rows: whether the rows of a micro-batch are laid one after the other instead of being filled up.
         routing_width: experts that compute a token in all layers together, where they are taken as the engine recorded
             them; 0 where the model's own routers choose.
+        context: place of this rank in its context group, and the number of its ranks: micro-batches are slices.
     """
 
     def __init__(
@@ -163,6 +76,7 @@ class Collator:
         padding_side: Literal["right", "left"] = "right",
         pack_rows: bool = False,
         routing_width: int = 0,
+        context: tuple[int, int] = (0, 1),
     ) -> None:
         self._tokens = tokens
         self.load_screen = images.get
@@ -172,6 +86,7 @@ class Collator:
         self._left = padding_side == "left"
         self._pack = pack_rows
         self._routing_width = routing_width
+        self._context = context
         self._suppressed, self._actor = frozenset(tokens.suppressed_ids), tokens.actor_id
 
     def problem(self, sample: Sample) -> Problem | None:
@@ -241,7 +156,8 @@ class Collator:
             if problem := self.problem(sample):
                 raise ValueError(problem.text)
         found = rows(samples, max_tokens, merge=self._merge_prefixes, share=self._share_prompts)
-        return [self._tensors(part, samples) for part in _cut(found, max_tokens, packed=self._pack)]
+        whole = (self._tensors(part, samples) for part in _cut(found, max_tokens, packed=self._pack))
+        return [slice_of(batch, *self._context) for batch in whole]
 
     def __call__(self, samples: Sequence[Sample]) -> MicroBatch:
         """All samples as one micro-batch."""
@@ -268,6 +184,7 @@ class Collator:
             hashes += images
             begin += row.length
         order = [index for row in batch for chain in row.chains for index in chain.samples]
+        responses: dict[str, Any] = _response_tensors([samples[index] for index in order])
         distinct = tuple(dict.fromkeys(hashes)) if self._distinct_images else tuple(hashes)
         which = [distinct.index(name) for name in hashes] if self._distinct_images else list(range(len(hashes)))
         return MicroBatch(
@@ -282,7 +199,7 @@ class Collator:
             sample_index=torch.tensor(order),
             patches=self.patches,
             routing=_routing([samples[index] for index in order], self._routing_width),
-            **_response_tensors([samples[index] for index in order]),
+            **responses,
         )
 
     def _fill(

@@ -298,7 +298,7 @@ def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
     numbers = {
         "batch/micro_batches": float(len(counted)),
         "batch/rows": float(sum(micro.rows for micro in counted)),
-        "batch/input_tokens": float(sum(micro.input_ids.numel() for micro in counted)),
+        "batch/input_tokens": float(sum(micro.input_ids.numel() * micro.slices for micro in counted)),
     }
     found = ranks.gather(numbers)
     return {name: sum(rank[name] for rank in found) for name in numbers}
