@@ -25,6 +25,7 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
         "trainer.micro_batch_tokens", "trainer.image_features_mb", "trainer.image_cache_mb", "trainer.device_memory_mb",
         "trainer.reduce_gradients", "trainer.gradient_checkpointing", "trainer.offload_optimizer",
         "trainer.offload_activations", "trainer.torch_threads", "trainer.attention", "trainer.share_prompts",
+        "trainer.context_parallel",
     ),
     "saving": (
         "trainer.save_steps", "trainer.save_total_limit", "trainer.background_states", "trainer.publish_steps",

@@ -133,7 +133,8 @@ def demand(config: RunConfig, gpus: int) -> Demand:
     shared = shared and each > 0 and not cpu
     if ranks is None:
         ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if here and not cpu else 1
-        ranks = max(ranks - ranks % wanted.trainer_nodes, wanted.trainer_nodes)
+        least = wanted.trainer_nodes * _context(config)
+        ranks = max(ranks - ranks % least, least)
     elif ranks % wanted.trainer_nodes:
         raise PlacementError(
             f"resources.trainer_ranks {ranks} are not equally many on each of resources.trainer_nodes "
@@ -148,9 +149,19 @@ def demand(config: RunConfig, gpus: int) -> Demand:
             f"trainer.fsdp shards the model among ranks, and there is one ({_count(here)}): set "
             "resources.trainer_ranks to 2 or more, or trainer.fsdp to false"
         )
+    if ranks // wanted.trainer_nodes % _context(config):
+        raise PlacementError(
+            f"trainer.context_parallel {_context(config)} does not divide the {ranks // wanted.trainer_nodes} ranks of "
+            "a machine: set it to a divisor of them, or resources.trainer_ranks to a multiple"
+        )
     memory = wanted.engine_memory or (SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY)
     trainer_gpus = ranks if on_gpus else 0
     return Demand(replicas, each, ranks, trainer_gpus, shared, memory, wanted.trainer_nodes, monitors, sharded)
+
+
+def _context(config: RunConfig) -> int:
+    """Return how many ranks share each row."""
+    return config.trainer.context_parallel if config.trainer.kind == OUR_TRAINER and config.trainer.fsdp else 1
 
 
 def _free_ranks(config: RunConfig, gpus: int, each: int, replicas: int | None, *, shared: bool) -> int:

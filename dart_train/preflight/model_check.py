@@ -18,6 +18,7 @@ from dart_train.config.run_config import RunConfig
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
 from dart_train.processes.demo_models import DEMO_MODELS, demo_model
+from dart_train.trainer.attention.shared_heads import unshared_heads
 
 INDEX = "model.safetensors.index.json"
 
@@ -93,6 +94,8 @@ def _trainable(config: RunConfig, directory: Path) -> Iterator[str]:
     if trainer.use_peft and trainer.lora_target_modules:
         more = "; experts that tokens are routed to get no adapter" if mixture else ""
         yield from (problem + more for problem in lora_problems(trainer.lora_target_modules, names))
+    if said := unshared_heads(text, trainer.context_parallel):
+        yield f"trainer.{said}"
     if trainer.fsdp and (directory / "pointer_head.safetensors").is_file():
         yield f"trainer.fsdp: {directory} has a pointer head, which is not cut among ranks: train it without fsdp"
 

@@ -50,13 +50,18 @@ def check_run(config: RunConfig, runs_dir: Path, *, occupied: bool = True) -> Ch
         placement = place(config, gpus, sorted(os.sched_getaffinity(0)))
     except DartTrainError as error:
         problems.append(str(error))
-    ranks = placement.demand.ranks if placement is not None else config.resources.trainer_ranks or 2
+    ranks = _assumed_ranks(config) if placement is None else placement.demand.ranks
     problems += [*settings_problems(config, ranks), *model_problems(config), *task_problems(config)]
     problems += teacher_problems(config)
     problems += store_problems(config)
     if placement is not None:
         problems += machine_problems(config, placement, gpus, runs_dir)
     return Checked(tuple(dict.fromkeys(problems)), placement)
+
+
+def _assumed_ranks(config: RunConfig) -> int:
+    """Return how many ranks a trainer may have whose machine is not known."""
+    return config.resources.trainer_ranks or 2 * config.trainer.context_parallel
 
 
 def check_elsewhere(config: RunConfig, *, model_here: bool = True, stores: bool = True) -> Checked:
@@ -67,7 +72,7 @@ def check_elsewhere(config: RunConfig, *, model_here: bool = True, stores: bool 
         model_here: whether the model lies on this machine.
         stores: whether the run's database and storage can be reached from this machine.
     """
-    problems = settings_problems(config, config.resources.trainer_ranks or 2)
+    problems = settings_problems(config, _assumed_ranks(config))
     problems += store_problems(config) if stores else []
     problems += [*model_problems(config), *teacher_problems(config)] if model_here else []
     return Checked(tuple(dict.fromkeys([*problems, *task_problems(config, here=False)])))

@@ -19,7 +19,7 @@ from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.library_names import optimizers, schedules
 from dart_train.preflight.problems import found_by
 from dart_train.preflight.tracker_check import tracker_problems
-from dart_train.trainer.settings.grpo_settings import OFFLOADS_NOTHING
+from dart_train.trainer.settings.grpo_settings import CONTEXT_WITHOUT_SHARDING, OFFLOADS_NOTHING
 
 MONITOR_SEEDS = 9_000
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -201,8 +201,7 @@ def _trainer(config: RunConfig) -> Iterator[str]:
         yield f"trainer.{name}={value!r} is out of range: choose a value in [{low:g}, {high:g}]"
     if given.get("fp16") and given.get("bf16"):
         yield "trainer.fp16 and trainer.bf16 are both set: choose one of them"
-    if config.trainer.offload_activations and not config.trainer.gradient_checkpointing:
-        yield f"trainer.{OFFLOADS_NOTHING}"
+    yield from _partners(config)
     optimizer, schedule = str(given.get("optim") or ""), str(given.get("lr_scheduler_type") or "")
     if optimizer and optimizers() and optimizer not in optimizers():
         yield f"trainer.optim: unknown optimizer {optimizer!r}; {_near(optimizer, optimizers())}"
@@ -221,6 +220,15 @@ def _trainer(config: RunConfig) -> Iterator[str]:
         yield "trainer.lora_target_modules is for an adapter: set trainer.use_peft, or leave them out"
     if config.trainer.use_peft and importlib.util.find_spec("peft") is None:
         yield "trainer.use_peft needs the package peft: pip install 'dart-gui[train]'"
+
+
+def _partners(config: RunConfig) -> Iterator[str]:
+    """Yield the settings that do nothing, or cannot be followed, without another one."""
+    trainer = config.trainer
+    if trainer.offload_activations and not trainer.gradient_checkpointing:
+        yield f"trainer.{OFFLOADS_NOTHING}"
+    if trainer.context_parallel > 1 and not trainer.fsdp:
+        yield f"trainer.{CONTEXT_WITHOUT_SHARDING.format(trainer.context_parallel)}"
 
 
 def _near(name: str, known: frozenset[str]) -> str:

@@ -37,12 +37,15 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainerControl
 from transformers.utils.logging import disable_progress_bar
 
+from dart_agent.models.families.family_table import model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.training_alarms import ENGINE_GAP_EXACT, PREFIX, AlarmBoard
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.attention.kernels import check_kernel, choose_backends
 from dart_train.trainer.attention.routing_replay import experts_of_a_token
+from dart_train.trainer.attention.shared_heads import unshared_heads
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
@@ -130,7 +133,11 @@ class DartGRPOTrainer(ShardedTrainer):
         self.model_dir = Path(model_dir or model)
         self._checkpoints = Path(checkpoints or Path(str(args.output_dir)).parent / "checkpoints")
         self.ranks = Ranks.current()
+        if said := unshared_heads(model_config(self.model_dir), args.context_parallel):
+            raise ValueError(said)
         check_agreement(self.ranks, args.to_dict(), self.model_dir)
+        own, self._shares = self.ranks.in_groups(args.context_parallel)
+        self._context = None if own.group is None else ContextGroup(own.rank, own.count, own.group)
         self._lease: Lease | None = None
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []
@@ -162,6 +169,7 @@ class DartGRPOTrainer(ShardedTrainer):
             memory=self._step_memory(args),
             backward=self.accelerator.backward,
             limits=RememberedLimits.shared(Path(str(args.output_dir)), self.ranks),
+            shares=self._shares,
         )
 
     def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str, server: WeightServer | None) -> None:
@@ -275,6 +283,7 @@ class DartGRPOTrainer(ShardedTrainer):
             "autocast": self._autocast,
             "features_mb": args.image_features_mb,
             "kernel": args.attention,
+            "context": self._context,
         }
         self._policy = Policy(self.model, tokens.suppressed_ids, **options)
         self._reference: Reference | None = None
@@ -301,6 +310,7 @@ class DartGRPOTrainer(ShardedTrainer):
             merge_prefixes=self.args.merge_prefixes,
             pack_rows=self.args.pack_rows,
             routing_width=self._routing_width(),
+            context=(0, 1) if self._context is None else (self._context.place, self._context.count),
             max_length=self.model.config.text_config.max_position_embeddings,
         )
 

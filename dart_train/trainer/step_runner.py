@@ -9,6 +9,8 @@ Invariants:
     - Gradients, losses and numbers equal those of the whole mini-batch in one pass of one process, regardless of how it
       is cut: into micro-batches, into parts (`gradient_accumulation_steps`), among ranks, or smaller after memory ran
       out.
+    - The ranks of a context group run slices of the same micro-batches and make the same batch, choices and loss; each
+      adds its slice's part of the gradient.
     - Memory that runs out on one rank is every rank's: all throw the step's gradients away and make it again.
 """
 
@@ -105,6 +107,7 @@ class StepRunner:
     """Runs the optimizer steps of one trainer, one at a time.
 
     Attributes:
+        shares: this rank among those that train on other rows: `ranks`, or one rank of each context group.
         iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last.
         memory_retries: how often a step had to be made again of smaller micro-batches.
         speed: operations and tokens of the last finished step on all ranks; None before the first.
@@ -123,6 +126,7 @@ class StepRunner:
         memory: StepMemory,
         backward: Callable[[Tensor], Any],
         limits: RememberedLimits | None = None,
+        shares: Ranks | None = None,
     ) -> None:
         self._settings = settings
         self.collator = collator
@@ -130,6 +134,8 @@ class StepRunner:
         self._reference, self._kl_due = reference, True
         self._demonstrations = demonstrations
         self._ranks = ranks
+        self.shares = ranks if shares is None else shares
+        self._slices = ranks.count // self.shares.count
         self._device = device
         self._memory = memory
         self.backward = backward
@@ -170,7 +176,7 @@ class StepRunner:
                 max_tokens=self._max_tokens,
                 unpublished=unpublished,
                 demonstrations=rng.sample(self._demonstrations, rows) if rows else (),
-                ranks=self._ranks,
+                ranks=self.shares,
             )
             self.iteration = 0
             if self._settings.selection.keep < 1.0 and self._settings.chooses_recorded(self.batch):
@@ -185,8 +191,8 @@ class StepRunner:
         wanted = {part}
         if part == 0:
             batch, _ = self._current()
-            if leave_out_known(batch, self._limits, self._ranks, self._explain):
-                batch.split(self.collator, self._max_tokens, self._ranks)
+            if leave_out_known(batch, self._limits, self.shares, self._explain):
+                batch.split(self.collator, self._max_tokens, self.shares)
             while not all(self._ranks.gather(self._memory.fits(self._running))):
                 self._make_smaller(step, "the largest would not fit into memory")
         while not self._fits(wanted, parts):
@@ -209,7 +215,7 @@ class StepRunner:
         self._ranks.average_gradients(self._policy.model.parameters())
         work.statistics.add_dropped(self._part.dropped)
         statistics = StepStatistics()
-        for other in self._ranks.gather(work.statistics):
+        for other in self.shares.gather(work.statistics):
             statistics.absorb(other)
         self.speed = StepSpeed.of(self._ranks.gather((work.cost.flops, work.cost.tokens)), work.cost.seconds)
         return self._ranks.mean(work.total), {**batch.metrics, **statistics.summary()}
@@ -293,7 +299,7 @@ class StepRunner:
     def _select(self, batch: OptimizerBatch, entropies: Sequence[dict[int, Tensor]] | None) -> None:
         """Choose what the lease's steps train on; the entropy bonus includes all tokens, dropped ones too."""
         run_dropped = self._settings.objective.entropy_coef != 0
-        batch.select(entropies, self._settings.selection, self.collator, run_dropped=run_dropped, ranks=self._ranks)
+        batch.select(entropies, self._settings.selection, self.collator, run_dropped=run_dropped, ranks=self.shares)
 
     def _prepare_reference(self, work: _Work) -> None:
         if self._reference is not None and self._kl_due:
@@ -326,7 +332,8 @@ class StepRunner:
         for number, micro in zip(numbers, running, strict=True):
             put_off_gradients(self._policy.model, self._settings.reduce_once and number != closing)
             loss = self.loss(micro.to(self._device))
-            self.backward(loss)
+            # Gradients are averaged over all ranks, and those of a context group are parts of one.
+            self.backward(loss * self._slices)
             work.total += loss.detach()
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
@@ -370,7 +377,7 @@ class StepRunner:
         ):
             if bool(weights.any()):
                 nll = losses.nll_loss(logprobs, micro.mask, weights, tokens=tokens, ranks=part.normalizer.ranks)
-                work.statistics.add_nll(name, nll.detach() / self._ranks.count)
+                work.statistics.add_nll(name, nll.detach() / self.shares.count)
                 loss = loss + weight * nll
         return loss
 
@@ -394,7 +401,7 @@ class StepRunner:
         longest, before = max(self._ranks.gather(longest_step(batch))), self._part.max_tokens
         half = before // 2
         if half < longest:
-            half = leave_out_longest(batch, longest, before, self._ranks, why=why, explain=self._explain)
+            half = leave_out_longest(batch, longest, before, self.shares, why=why, explain=self._explain)
         self._policy.model.zero_grad(set_to_none=True)
         self._work = None
         release_memory()
@@ -407,7 +414,7 @@ class StepRunner:
             before,
         )
         self._max_tokens = half
-        batch.split(self.collator, half, self._ranks)
+        batch.split(self.collator, half, self.shares)
         self._work = self._fresh()
 
 

@@ -12,7 +12,13 @@ from typing import Any
 from transformers import TrainingArguments
 
 from dart_train.trainer.losses import ObjectiveConfig
-from dart_train.trainer.settings.grpo_settings import KEEP_PUBLISHED_S, OFFLOADS_NOTHING, GRPOSettings, setting
+from dart_train.trainer.settings.grpo_settings import (
+    CONTEXT_WITHOUT_SHARDING,
+    KEEP_PUBLISHED_S,
+    OFFLOADS_NOTHING,
+    GRPOSettings,
+    setting,
+)
 
 
 @dataclass
@@ -141,6 +147,8 @@ def _check_sharding(config: DartGRPOConfig) -> None:
     """Refuse ways to share a model among ranks that are not carried."""
     if config.deepspeed_plugin is not None:
         raise ValueError("ACCELERATE_USE_DEEPSPEED is set (as accelerate's launcher does): unset it and set fsdp: true")
+    if config.context_parallel > 1 and not config.fsdp:
+        raise ValueError(CONTEXT_WITHOUT_SHARDING.format(config.context_parallel))
     if not config.fsdp:
         return
     given = config.fsdp_plugin_args or {}
@@ -155,3 +163,8 @@ def _check_sharding(config: DartGRPOConfig) -> None:
         raise ValueError("frozen_dtype with fsdp is not supported: ranks cut weights of one number type; leave it out")
     if config.world_size == 1:
         raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")
+    if config.world_size % config.context_parallel:
+        raise ValueError(
+            f"context_parallel={config.context_parallel} does not divide the {config.world_size} ranks: set it to a "
+            "divisor of them, or take another number of ranks"
+        )

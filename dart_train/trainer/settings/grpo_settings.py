@@ -23,6 +23,11 @@ OFFLOADS_NOTHING = (
     "or leave offload_activations out"
 )
 """Said before a run starts, and by the trainer."""
+CONTEXT_WITHOUT_SHARDING = (
+    "context_parallel {} divides rows among ranks that shard a model, and fsdp is not set: set fsdp: true, or leave "
+    "context_parallel out"
+)
+"""Said in the same places, with the number of ranks."""
 
 
 def setting(default: Any, text: str) -> Any:
@@ -195,7 +200,14 @@ class GRPOSettings:
     keep_published: Annotated[int, Interval(ge=2)] = setting(4, "Published versions kept on disk; at least 2.")
     freeze_vision: bool = setting(False, "Leave the vision tower's weights as they are.")
     micro_batch_tokens: Annotated[int, Interval(ge=1)] = setting(
-        16384, "Most tokens, padding included, of one forward pass."
+        16384,
+        "Most tokens, padding included, of one forward pass; of all ranks of context_parallel together.",
+    )
+    context_parallel: Annotated[int, Interval(ge=1)] = setting(
+        1,
+        "Ranks that share each row, every one with an equal part of its tokens, for rows too long for one of them: "
+        "activations are divided by their number. For fsdp; a divisor of the ranks of a machine and of the model's "
+        "heads. 1: each rank has rows of its own. Exact.",
     )
     share_prompts: bool = setting(
         True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."

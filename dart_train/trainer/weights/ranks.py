@@ -65,12 +65,25 @@ class Ranks:
         """Return whether this is the rank that does what is done once on each node."""
         return self.rank % (self.per_node or self.count) == 0
 
+    def in_groups(self, size: int) -> tuple[Ranks, Ranks]:
+        """Cut the ranks into groups of neighbours. Called by all.
+
+        Returns:
+            The ranks of this one's group, and those that have this one's place in each of the groups.
+        """
+        if size == 1:
+            return Ranks(), self
+        groups = [dist.new_group(range(first, first + size)) for first in range(0, self.count, size)]
+        across = [dist.new_group(range(place, self.count, size)) for place in range(size)]
+        group, place = divmod(self.rank, size)
+        return Ranks(place, size, group=groups[group]), Ranks(group, len(groups), group=across[place])
+
     def share(self, value: _T) -> _T:
         """The main rank's value; what the others pass in does not matter."""
         if self.count == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.group)
+        dist.broadcast_object_list(box, group=self.group, group_src=0)
         return box[0]
 
     def gather(self, value: _T) -> list[_T]:

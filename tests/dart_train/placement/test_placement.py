@@ -109,6 +109,12 @@ def test_the_quick_start_is_the_same_run_on_every_machine():
             "3 GPUs of one kind are wanted, and 1 x NVIDIA H100 80GB HBM3, 2 x NVIDIA GeForce RTX 4090 are free",
         ),
         (h100s(1), {"trainer": {"fsdp": True}}, "trainer.fsdp shards the model among ranks, and there is one"),
+        (
+            h100s(7),
+            {"trainer": {"fsdp": True, "context_parallel": 4}, "trainer_ranks": 6},
+            "trainer.context_parallel 4 does not divide the 6 ranks of a machine: set it to a divisor of them, or "
+            "resources.trainer_ranks to a multiple",
+        ),
     ],
 )
 def test_what_does_not_do_is_refused_with_the_numbers(gpus, settings, said):
@@ -137,6 +143,14 @@ def test_desktops_get_the_last_cores():
 def test_a_cluster_is_asked_for_numbers_alone():
     wanted = demand(config(engine={"replicas": 16}, engine_gpus=2, trainer_ranks=8), 40)
     assert (wanted.replicas, wanted.engine_gpus, wanted.ranks, wanted.trainer_gpus, wanted.gpus) == (16, 2, 8, 8, 40)
+
+
+def test_ranks_that_are_not_named_are_whole_groups_that_share_rows():
+    sharing = {"trainer": {"fsdp": True, "context_parallel": 4}}
+    assert demand(config(engine={"replicas": 1}, **sharing), 8).ranks == 4
+    assert demand(config(engine={"replicas": 5}, trainer_nodes=2, **sharing), 16).ranks == 8
+    with pytest.raises(PlacementError, match="context_parallel 4 does not divide the 2 ranks of a machine"):
+        demand(config(trainer_ranks=4, trainer_nodes=2, **sharing), 16)
 
 
 def test_ranks_are_spread_evenly_over_the_nodes_of_a_cluster():

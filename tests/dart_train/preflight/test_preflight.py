@@ -128,6 +128,19 @@ def test_group_sizes_against_each_other(model, machine):  # with torch whole bef
     assert any(problem.startswith("warmup.batch_size 3 leaves some of the 4 ranks") for problem in said)
 
 
+def test_rows_that_cannot_be_divided_are_said_before_the_start(model, machine):
+    """Ranks that the number does not divide, heads that it does not divide, and ranks that do not shard the model."""
+    machine(8)
+    chosen = (*fitted("dart_osworld_7b", model), "resources.trainer_ranks=6")
+    assert not any("context_parallel" in problem for problem in problems(PAPER, *chosen, "trainer.context_parallel=2"))
+    said = "\n".join(problems(PAPER, *chosen, "trainer.context_parallel=4"))
+    assert "trainer.context_parallel 4 does not divide the 6 ranks of a machine: set it to a divisor" in said
+    said = "\n".join(problems(PAPER, *chosen, "trainer.context_parallel=3"))
+    assert "trainer.context_parallel 3 does not divide the model's 4 heads of attention: set it to 2" in said
+    said = "\n".join(problems(PAPER, *chosen, "trainer.context_parallel=2", "trainer.fsdp=false"))
+    assert "trainer.context_parallel 2 divides rows among ranks that shard a model, and fsdp is not set" in said
+
+
 def test_all_are_one_list_of_run_and_dry_run(machine, tmp_path):
     machine(0)
     wrong = ("trainer.optim=adamwx", "model.path=/nowhere", "trainer.report_to=wandbb", "trainer.learning_rate=-1")

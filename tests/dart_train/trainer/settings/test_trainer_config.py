@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,21 @@ def test_the_objective_has_no_correction_where_pi_old_is_mu(tmp_path):
 def test_ways_to_shard_that_are_not_carried_are_refused(settings, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=settings)
+
+
+def test_rows_are_divided_among_ranks_that_shard_the_model(tmp_path):
+    with pytest.raises(ValueError, match="context_parallel 2 divides rows among ranks .*: set fsdp: true, or leave"):
+        DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, context_parallel=2)
+    with pytest.raises(ValueError, match="context_parallel=0 is out of range; choose a value in"):
+        DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, context_parallel=0)
+
+
+def test_groups_that_share_rows_are_equally_large(tmp_path):
+    planned: Any = type("SixRanks", (DartGRPOConfig,), {"world_size": 6})
+    given = {"output_dir": str(tmp_path), "use_cpu": True, "fsdp": True}
+    with pytest.raises(ValueError, match="context_parallel=4 does not divide the 6 ranks: set it to a divisor"):
+        planned(**given, context_parallel=4)
+    assert planned(**given, context_parallel=3).context_parallel == 3
 
 
 def test_deepspeed_is_no_second_way_to_shard(tmp_path):

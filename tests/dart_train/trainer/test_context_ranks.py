@@ -1,0 +1,59 @@
+"""Ranks that share rows (context parallelism) train as one process does: losses, numbers and weights."""
+
+from __future__ import annotations
+
+import pytest
+from rank_checks import ADAPTER, EVERYTHING, PLAIN, trained_alone_and_together
+from training_lives import as_left, assert_same_training, copy_run, live
+
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+
+pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
+
+SHARED = {"fsdp": True, "context_parallel": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "meeting"),
+    [(EVERYTHING, "micro_batch"), (EVERYTHING | {"loss_type": "bnpo"}, "step"), (ADAPTER, "auto")],
+    ids=["everything", "mean of each rank", "adapter"],
+)
+def test_two_ranks_that_share_rows_are_one_process(settings, meeting, recorded, model_dir, tmp_path):
+    """Selection by entropy, policies before, a reference, several micro-batches, and updates."""
+    settings = PLAIN | settings
+    shared = SHARED | {"reduce_gradients": meeting}
+    alone, together = trained_alone_and_together(recorded, model_dir, tmp_path, shared, **settings)
+    assert_same_training(alone, together, settings["max_steps"], model_dir)
+    for left, right in zip(alone[0], together[0], strict=True):
+        for name in ("batch/micro_batches", "batch/rows", "step_entropy_kept"):
+            assert right.get(name) == left.get(name), name
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_moe", "qwen3_vl"])
+def test_recurrent_layers_and_deeper_features_train_alike(family, recorded, tmp_path):
+    shape = TinyModelConfig(
+        family=family, hidden_size=32, layers=4, vision_hidden_size=32, vision_layers=1, intermediate_size=64
+    )
+    model_dir = build_tiny_model(tmp_path / "model", seed=1, config=shape)
+    settings = PLAIN | {"gradient_checkpointing": True, "max_steps": 1}
+    alone, together = trained_alone_and_together(recorded, model_dir, tmp_path, SHARED, **settings)
+    assert_same_training(alone, together, settings["max_steps"], model_dir)
+
+
+def test_groups_of_two_among_four_ranks_are_one_process(recorded, model_dir, tmp_path):
+    """Two groups train on rows of their own, two ranks on each."""
+    settings = PLAIN | {"max_steps": 1, "micro_batch_tokens": 64, "top_entropy_quantile": 0.5, "loss_type": "dapo"}
+    found = []
+
+    for ranks, shared in ((1, {}), (4, SHARED)):
+        root = copy_run(recorded, tmp_path / str(ranks))
+        assert live(root, model_dir, ranks=ranks, **settings, **shared) == [0] * ranks
+        found.append(as_left(root))
+    assert_same_training(*found, 1, model_dir)
+
+
+def test_heads_that_ranks_cannot_share_are_refused_before_anything_is_loaded(recorded, model_dir, tmp_path):
+    """The tiny model has four heads; three ranks would each have one and a part."""
+    root = copy_run(recorded, tmp_path / "run")
+    assert live(root, model_dir, ranks=3, **PLAIN, fsdp=True, context_parallel=3) == [1, 1, 1]
+    assert not (root / "checkpoints").exists()
