@@ -18,7 +18,7 @@ def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
     engines = f", the engines read its prompts in {plan.engines_s:.0f} s" if plan.engines_s else ""
     parts: list[RenderableType] = [
         _table(f"GiB of each of {plan.ranks} training ranks", plan.rank.causes, GIB),
-        Text(f"peak {plan.rank.peak / GIB:.1f}{room} GiB\n"),
+        Text(f"peak {plan.rank.peak / GIB:.1f}{room} GiB{_longest(plan)}\n"),
         Text(_engine(plan)),
         _table("GiB of the host's memory, desktops left out", plan.host, GIB),
         _table("GB of disk: screenshots of an hour, and what is kept at most", plan.disk, 10**9),
@@ -43,6 +43,8 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
         "rank_bytes": dict(plan.rank.causes),
         "rank_peak_bytes": plan.rank.peak,
         "room_bytes": plan.room,
+        "ranks_sharing_rows": plan.sharing,
+        "longest_row_tokens": plan.longest_row,
         "engine": {
             "weights_bytes": plan.engine.weights,
             "cache_bytes": plan.engine.cache,
@@ -63,6 +65,14 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
         "refusals": list(plan.refusals),
         "changes": list(plan.changes),
     }
+
+
+def _longest(plan: RunPlan) -> str:
+    """Return how long a row may be, and who shares it."""
+    if plan.longest_row is None:
+        return ""
+    shared = f", shared by {plan.sharing} ranks" if plan.sharing > 1 else ""
+    return f"; the longest row that fits is {plan.longest_row:,} tokens{shared}"
 
 
 def _engine(plan: RunPlan) -> str:

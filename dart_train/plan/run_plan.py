@@ -15,13 +15,17 @@ from dart_train.placement.placement import OUR_TRAINER, Demand, demand, too_few
 from dart_train.plan.step_passes import Assumed, Pass, forward, passes, row_lengths
 from dart_train.rollout.settings.rollout_config import SCHEDULERS
 from dart_train.trainer.memory.model_size import ModelSize
-from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
+from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory, usable_bytes
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
 
 PROCESS_BYTES = 700 << 20
 """What a process takes that has loaded torch and transformers and no model."""
 TOKEN_PIXELS = 28**2
 """Pixels that one token of a screenshot stands for."""
+
+
+MOST_TOKENS = 1 << 30
+"""Tokens beyond which nobody looks for how long a row may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class RunPlan:
 
     Attributes:
         room: bytes that each has; None where nobody knows.
+        sharing: ranks that share each row.
+        longest_row: tokens of the longest row that fits into the room, beside the rest; None where nobody knows.
         engines_s: seconds in which the engines read the prompts of a lease; 0 where that is not known.
         host: bytes of the machine's memory, by cause.
         disk: bytes of an hour, by cause.
@@ -76,6 +82,8 @@ class RunPlan:
     ranks: int
     rank: RankMemory
     room: int | None
+    sharing: int
+    longest_row: int | None
     setting: Setting
     engine: EnginePlan
     engines_s: float
@@ -110,29 +118,24 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
     engine = _engine(config, size, machine, assumed)
     ranks = wanted.ranks
     setting = rank_setting(config, wanted.ranks)
-    trajectories = config.trainer.groups_per_step * config.rollout.group_size
-    rows = row_lengths(config, assumed)
-    own = max(trajectories // ranks, 1)
-    tokens = config.trainer.micro_batch_tokens
-    work = Work(
-        tokens=max(*rows, min(tokens, own * sum(rows))),
-        responses=assumed.response * max(tokens // max(rows), 1) * config.agent.screenshots,
-        images=own * assumed.steps,
-        image_patches=assumed.image_tokens * size.merge**2,
-        recurring=config.agent.screenshots > 1 or config.trainer.top_entropy_quantile < 1,
-    )
+    sharing = config.trainer.context_parallel if setting.sharded else 1
+    work = _work(config, size, assumed, ranks, sharing)
     memory = rank_memory(size, setting, work)
     room = _room(wanted, machine)
+    usable = usable_bytes(room, ranks) if room is not None and wanted.trainer_gpus else room
     lease = passes(config, size, setting, assumed, work.responses)
     speed = ranks * machine.flops * machine.mfu if machine.flops else None
     seconds = sum(one.flops for one in lease) / speed if speed else 0.0
     reading = engine.replicas * engine.gpus * float(machine.flops or 0) * machine.mfu
+    trajectories = config.trainer.groups_per_step * config.rollout.group_size
     rollout_s = trajectories * assumed.steps * assumed.step_s / config.rollout.workers
     host = _host(config, size, memory, machine, ranks, assumed)
     return RunPlan(
         ranks=ranks,
         rank=memory,
         room=room,
+        sharing=sharing,
+        longest_row=None if usable is None else sharing * most_tokens(size, setting, work, usable),
         setting=setting,
         engine=engine,
         engines_s=sum(forward(config, size, assumed)) / reading if reading else 0.0,
@@ -144,6 +147,33 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
         refusals=tuple(refusals(config, size, machine)),
         changes=tuple(_changes(config, memory, room, setting, engine, host, machine)),
     )
+
+
+def _work(config: RunConfig, size: ModelSize, assumed: Assumed, ranks: int, sharing: int) -> Work:
+    """Return the largest share of a step that a rank has; ranks that share rows have an equal part of each."""
+    rows = row_lengths(config, assumed)
+    own = max(config.trainer.groups_per_step * config.rollout.group_size * sharing // ranks, 1)
+    tokens = config.trainer.micro_batch_tokens
+    responses = assumed.response * max(tokens // max(rows), 1) * config.agent.screenshots
+    return Work(
+        tokens=-(-max(*rows, min(tokens, own * sum(rows))) // sharing),
+        responses=-(-responses // sharing),
+        images=-(-own * assumed.steps // sharing),
+        image_patches=assumed.image_tokens * size.merge**2,
+        recurring=config.agent.screenshots > 1 or config.trainer.top_entropy_quantile < 1,
+    )
+
+
+def most_tokens(size: ModelSize, setting: Setting, work: Work, room: int) -> int:
+    """Return the most tokens of a micro-batch with which a rank fits into its room; 0 where it never does."""
+    low, high = 0, MOST_TOKENS
+    while low < high:
+        middle = (low + high + 1) // 2
+        if rank_memory(size, setting, replace(work, tokens=middle)).peak <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def rank_setting(config: RunConfig, ranks: int) -> Setting:

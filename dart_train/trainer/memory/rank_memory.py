@@ -43,6 +43,9 @@ class Work:
     """One rank's share of a step.
 
     Attributes:
+        tokens: of the largest micro-batch; of ranks that share rows (context parallelism), those of a rank's slice. The
+            buffers of their exchanges are not counted: a layer's feed-forward part takes more, at another moment.
+        responses: tokens that the rank predicts.
         images: distinct ones of the rank's share of a lease; where they do not recur, of a micro-batch.
         recurring: whether images occur in several micro-batches or passes, so that features are kept.
     """

@@ -71,13 +71,14 @@ def remedies(causes: Mapping[str, int], setting: Setting) -> str:
     weights += "" if setting.lora_rank else ", or set use_peft: true"
     activations = "" if setting.offload_activations else "set offload_activations: true, "
     activations = activations if setting.checkpointing else "set gradient_checkpointing: true, "
+    sharing = ", or let more ranks share a row (context_parallel)" if setting.sharded else ""
     known = {
         "weights": weights,
         "gradients": weights,
         "optimizer": weights,
         "reference": "set beta: 0, or use_peft: true, whose reference is the model without its adapter",
         "features of images": "set image_features_mb lower",
-        "activations": f"{activations}keep fewer screenshots in prompts, or set micro_batch_tokens lower",
+        "activations": f"{activations}keep fewer screenshots in prompts, or set micro_batch_tokens lower{sharing}",
         "vision tower's pass": "set freeze_vision: true"
         + ("" if setting.checkpointing else " or gradient_checkpointing"),
     }

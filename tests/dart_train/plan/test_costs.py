@@ -122,5 +122,20 @@ def test_the_page_says_which_mixtures_of_experts_fit(title):
     assert row(title) == found
 
 
+@pytest.mark.parametrize("sharing", [1, 2, 4])
+def test_the_page_says_how_long_rows_may_be(sharing):
+    """With four ranks to a row 64k tokens fit, with one they do not."""
+    given = ["rollout.engine.urls=[http://engines:8000]", "resources.trainer_ranks=8",
+             "trainer.micro_batch_tokens=65536", f"trainer.context_parallel={sharing}"]  # fmt: skip
+    whole, moved = (
+        plan(load_config(ROOT / "configs" / "dart_osworld_7b.yaml", given + more), ModelSize.published("7b"),
+             Machine(8, 80 * 10**9, 989e12), Assumed())
+        for more in ([], ["trainer.offload_activations=true"])
+    )  # fmt: skip
+    title = f"{sharing} rank{'s' * (sharing > 1)}"
+    assert row(title) == [f"{whole.rank.peak / GIB:.1f} GiB", f"{whole.longest_row:,}", f"{moved.longest_row:,}"]
+    assert whole.longest_row is not None and (whole.longest_row >= 65536) == (sharing == 4)
+
+
 def test_the_line_that_a_run_begins_with_is_the_one_that_is_shown():
     assert "2 engines on GPU 6 | 7; trainer on GPU 0-5 in 6 ranks\n" in PAGE

@@ -17,6 +17,7 @@ from dart_train.plan.step_passes import Assumed
 from dart_train.preflight import machine_check
 from dart_train.preflight.run_check import check_run
 from dart_train.processes.demo_models import demo_model
+from dart_train.trainer.memory.rank_memory import usable_bytes
 
 ROOT = Path(__file__).parents[3]
 PAPER = ROOT / "configs" / "dart_osworld_7b.yaml"
@@ -50,6 +51,28 @@ def test_bytes_of_a_rank_are_those_of_the_arithmetic():
     assert shared["optimizer"] == 8 * (SEVEN.language // 8 + SEVEN.tower)
     adapter = planned("trainer.fsdp=true", "trainer.use_peft=true", *ALL_TRAIN).rank.held
     assert adapter["reference"] == 0 and adapter["optimizer"] == 8 * (SEVEN.adapter(16) // 8)
+
+
+def test_ranks_that_share_rows_divide_what_tokens_keep_and_nothing_else():
+    given = ("trainer.fsdp=true", "trainer.micro_batch_tokens=65536", *ALL_TRAIN)
+    alone, four = planned(*given), planned(*given, "trainer.context_parallel=4")
+    assert alone.rank.held == four.rank.held
+    assert four.rank.passes["activations"] == pytest.approx(alone.rank.passes["activations"] / 4, rel=1e-3)
+    assert four.rank.passes["gathered layers"] == alone.rank.passes["gathered layers"]
+    operations = {one.name: one.flops for one in alone.passes}
+    for one in four.passes:  # logits of a slice's responses may fit at a time, and are not computed again then
+        assert one.flops == pytest.approx(operations[one.name], rel=2e-3)
+    assert (alone.sharing, four.sharing) == (1, 4)
+
+
+def test_the_longest_row_is_the_last_that_fits():
+    given = ("trainer.fsdp=true", "trainer.context_parallel=2", *ALL_TRAIN)
+    longest = planned(*given).longest_row
+    assert longest is not None and longest % 2 == 0
+    room = usable_bytes(GPUS.gpu_bytes, 8)
+    for tokens, fits in ((longest, True), (longest + 2, False)):
+        assert (planned(*given, f"trainer.micro_batch_tokens={tokens}").rank.peak <= room) == fits
+    assert planned(*given, machine=replace(GPUS, gpu_bytes=20 * 10**9)).longest_row == 0
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_to_change():

@@ -7,6 +7,8 @@ the device and of the host are compared together.
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import modeling_utils
@@ -23,8 +26,10 @@ from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_gym.utils.processes import free_port
 from dart_train.gpu_check.text_batch import text_batch
 from dart_train.trainer import policy_logprobs
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch
 from dart_train.trainer.batches.samples import Sample
@@ -65,8 +70,8 @@ def model_dir(request, tmp_path_factory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp(request.param), config=config)
 
 
-def micro_batch(model_dir: Path) -> tuple[MicroBatch, int]:
-    """Return a row with one screenshot, and the number of the screenshot's patches."""
+def micro_batch(model_dir: Path, context: tuple[int, int] = (0, 1)) -> tuple[MicroBatch, int]:
+    """Return a row with one screenshot, or a rank's slice of it, and the number of the screenshot's patches."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     screen = np.random.default_rng(0).integers(0, 256, (*SCREEN, 3), dtype=np.uint8)
     pads = vision.num_tokens(screen)
@@ -74,7 +79,7 @@ def micro_batch(model_dir: Path) -> tuple[MicroBatch, int]:
     text = tokens.encode("a" * (TOKENS - RESPONSES - len(shown)))
     responses = tokens.encode("b" * RESPONSES)
     sample = Sample((*text, *shown), ("screen",), tuple(responses), (-1.0,) * RESPONSES)
-    collator = Collator(tokens, vision, ImageCache(lambda name: screen), max_length=None)
+    collator = Collator(tokens, vision, ImageCache(lambda name: screen), max_length=None, context=context)
     (micro,) = collator.micro_batches([sample], TOKENS)
     return micro, pads * 4
 
@@ -166,9 +171,10 @@ def _loss(policy: Policy, micro: MicroBatch) -> torch.Tensor:
     return -logprobs[micro.mask].mean()
 
 
-def taken(model_dir: Path, setting: Setting) -> tuple[int, RankMemory]:
+def taken(model_dir: Path, setting: Setting, group: ContextGroup | None = None) -> tuple[int, RankMemory]:
     """Train two steps; return the most bytes of all tensors, and what is planned."""
-    size, (micro, patches) = ModelSize.of_directory(model_dir), micro_batch(model_dir)
+    context = (0, 1) if group is None else (group.place, group.count)
+    size, (micro, patches) = ModelSize.of_directory(model_dir), micro_batch(model_dir, context)
     model = load_model(model_dir)
     if setting.lora_rank:
         model = add_adapter(model, LoraSettings(r=setting.lora_rank))
@@ -176,7 +182,7 @@ def taken(model_dir: Path, setting: Setting) -> tuple[int, RankMemory]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if setting.offload_activations:
         model.activation_checkpointing_enable(offload=True)
-    policy = Policy(model.train(), ModelTokens.load(model_dir).suppressed_ids, features_mb=0)
+    policy = Policy(model.train(), ModelTokens.load(model_dir).suppressed_ids, features_mb=0, context=group)
     optimizer = torch.optim.AdamW([item for item in model.parameters() if item.requires_grad], lr=1e-6)
     if setting.offload_optimizer:
         HostMoments(optimizer)
@@ -185,7 +191,7 @@ def taken(model_dir: Path, setting: Setting) -> tuple[int, RankMemory]:
         for _ in range(2):  # the second pass has gradients and moments beside it
             _loss(policy, micro).backward()
             optimizer.step()
-    work = Work(micro.input_ids.numel(), RESPONSES, 1, patches, recurring=False)
+    work = Work(micro.input_ids.numel(), micro.num_tokens, len(micro.image_hashes), patches, recurring=False)
     return sum(own.values()) + allocated.most, rank_memory(size, setting, work)
 
 
@@ -205,3 +211,29 @@ def test_what_is_planned_is_what_is_taken(name, model_dir, monkeypatch):
     measured, planned = taken(model_dir, Setting(**SWITCHES[name]))
     expected = planned.peak + planned.moments_on_host + planned.activations_on_host
     assert 0.85 <= expected / measured <= 1.15, f"planned {expected}, measured {measured}: {planned.causes}"
+
+
+def _taken_by_a_rank(rank: int, port: int, model_dir: Path, out: Path) -> None:
+    """Write the measured and the planned bytes of one of two ranks that share a row, for each setting."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    group, found = ContextGroup(rank, 2, dist.group.WORLD), {}
+    for name in ("plain", "checkpointing"):
+        measured, planned = taken(model_dir, Setting(**SWITCHES[name]), group)
+        found[name] = [measured, planned.peak, dict(planned.causes)]
+    (out / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def test_what_is_planned_of_ranks_that_share_a_row_is_what_they_take(model_dir, tmp_path):
+    """One has the screenshot and the beginning, the other one most of the responses."""
+    context, port = multiprocessing.get_context("spawn"), free_port()
+    ranks = [context.Process(target=_taken_by_a_rank, args=(rank, port, model_dir, tmp_path)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    for rank in range(2):
+        for name, (measured, planned, causes) in json.loads((tmp_path / f"{rank}.json").read_text()).items():
+            assert 0.85 <= planned / measured <= 1.15, f"{name} {rank}: {planned}, measured {measured}: {causes}"
