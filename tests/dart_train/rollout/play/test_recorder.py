@@ -117,10 +117,11 @@ def test_what_cannot_be_recorded_before_the_end_is_counted_and_said(troubled, ca
 
 
 def test_what_waits_is_recorded_together_and_one_bad_episode_costs_no_other(data: DataManager, monkeypatch, caplog):
-    begun, batches = threading.Event(), []
+    reached, begun, batches = threading.Event(), threading.Event(), []
 
     class Waiting(DataManager):
         def insert(self, kept):
+            reached.set()
             assert begun.wait(60)
             batches.append([one.trajectory.trajectory_id for one in kept])
             return super().insert(kept)
@@ -128,7 +129,7 @@ def test_what_waits_is_recorded_together_and_one_bad_episode_costs_no_other(data
     recorder = Recorder(Waiting(data.store, data.files, data.run_id, data.config))
     first = episode(0)
     recorder.put(first, 1)
-    wait_until(lambda: recorder.queue.empty())
+    assert reached.wait(60)
     many = [episode(n) for n in range(1, 2 * BATCH)]
     bad = replace(episode(99), group_key="")
     for one in (*many[:BATCH], bad, *many[BATCH:]):
