@@ -10,11 +10,12 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from dart_agent.models.families.family_table import family_in, model_config
+from dart_agent.models.families.family_table import FAMILIES, family_in, model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import config_from_values
 from dart_gym.core.suggestions import suggest
-from dart_train.config.run_config import RunConfig
+from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
 from dart_train.processes.demo_models import DEMO_MODELS, demo_model
@@ -26,10 +27,8 @@ INDEX = "model.safetensors.index.json"
 def model_problems(config: RunConfig) -> list[str]:
     """Return what is wrong with `model.path`, and with settings that the model decides about."""
     path = config.model.path
-    if path in DEMO_MODELS:
-        return found_by(lambda: demo_model(path))
-    if path == "tiny":
-        return []
+    if path in DEMO_MODELS or path == "tiny":
+        return found_by(lambda: _check_built_in(config))
     directory = Path(path)
     if not (directory / "config.json").is_file():
         known = ["tiny", *DEMO_MODELS]
@@ -50,6 +49,22 @@ def model_problems(config: RunConfig) -> list[str]:
     if least is not None and most is not None and least > most:
         found.append(f"agent.min_pixels {least} is above agent.max_pixels {most}: lower it")
     return found
+
+
+def _check_built_in(config: RunConfig) -> None:
+    """Refuse a model that comes with the package, where it is not there or its heads cannot be shared.
+
+    Raises:
+        ConfigError: with what to do.
+    """
+    path, ranks = config.model.path, config.trainer.context_parallel
+    if path == "tiny":
+        shape = config_from_values(config.model.tiny)
+        text = FAMILIES[shape.family].tiny_text(shape.shape) | {"num_attention_heads": shape.heads}
+    else:
+        text = model_config(demo_model(path))
+    if config.trainer.kind == OUR_TRAINER and (said := unshared_heads(text, ranks)):
+        raise ConfigError(f"trainer.{said}")
 
 
 def _weights(directory: Path) -> list[str]:

@@ -137,6 +137,10 @@ def test_rows_that_cannot_be_divided_are_said_before_the_start(model, machine):
     assert "trainer.context_parallel 4 does not divide the 6 ranks of a machine: set it to a divisor" in said
     said = "\n".join(problems(PAPER, *chosen, "trainer.context_parallel=3"))
     assert "trainer.context_parallel 3 does not divide the model's 4 heads of attention: set it to 2" in said
+    for own in ("tiny-base", "tiny"):
+        sharing = (f"model.path={own}", "trainer.fsdp=true", "resources.trainer_ranks=3", "trainer.context_parallel=3")
+        said = "\n".join(problems(QUICK, *sharing))
+        assert "trainer.context_parallel 3 does not divide the model's 4 heads of attention" in said
     said = "\n".join(problems(PAPER, *chosen, "trainer.context_parallel=2", "trainer.fsdp=false"))
     assert "trainer.context_parallel 2 divides rows among ranks that shard a model, and fsdp is not set" in said
 

@@ -30,6 +30,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 """Packed rows with branches; rows filled up to the longest; a row for each step."""
 MAX_TOKENS = 401
+BY_BLOCKS = ("qwen2_5_vl", "qwen3_vl")
+"""Families of which a forward pass with FlexAttention is compared, too."""
 
 
 def compare(directory: Path, families: Families, ranks: int = 2) -> dict[str, dict[str, float]]:
@@ -80,6 +82,26 @@ def _compared(name: str, family: Family, group: ContextGroup) -> Iterator[tuple[
         alone = _answers(family, given, None, keeps=number == 0)
         together = _answers(family, given, group, keeps=number == 0)
         yield f"{name} {layout}", _differences(alone, together)
+    if name in BY_BLOCKS:
+        yield f"{name} by blocks", {"values": _by_blocks(family, group)}
+
+
+def _by_blocks(family: Family, group: ContextGroup) -> float:
+    """Largest difference of values from one rank with FlexAttention, which on a CPU has forward passes alone."""
+    import torch
+
+    from dart_train.trainer.policy_logprobs import response_logprobs
+
+    found: list[Tensor] = []
+    for one in (None, group):
+        context = (0, 1) if one is None else (one.place, one.count)
+        (batch, *_) = family.collator(context=context).micro_batches(family.samples(), MAX_TOKENS)
+        with torch.no_grad():
+            values = response_logprobs(
+                family.model, batch, family.tokens.suppressed_ids, kernel="flex_attention", context=one
+            )
+        found.append(torch.stack(values))
+    return float((found[0] - found[1]).abs().max())
 
 
 def _answers(family: Family, given: dict[str, Any], group: ContextGroup | None, *, keeps: bool) -> Answers:

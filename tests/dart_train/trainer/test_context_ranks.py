@@ -7,6 +7,7 @@ from rank_checks import ADAPTER, EVERYTHING, PLAIN, trained_alone_and_together
 from training_lives import as_left, assert_same_training, copy_run, live
 
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_train.core.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
@@ -50,6 +51,29 @@ def test_groups_of_two_among_four_ranks_are_one_process(recorded, model_dir, tmp
         assert live(root, model_dir, ranks=ranks, **settings, **shared) == [0] * ranks
         found.append(as_left(root))
     assert_same_training(*found, 1, model_dir)
+
+
+def test_a_step_that_would_not_fit_is_cut_by_both_ranks_alike(recorded, model_dir, tmp_path):
+    """What a slice takes is known: not all rows fit at once, and each of them does."""
+    settings = PLAIN | {"micro_batch_tokens": 2048, "max_steps": 1}
+    ample, short = (copy_run(recorded, tmp_path / name) for name in ("ample", "short"))
+    assert live(ample, model_dir, ranks=2, **settings, **SHARED) == [0, 0]
+    assert live(short, model_dir, ranks=2, **settings, **SHARED, device_memory_mb=3) == [0, 0]
+    assert_same_training(as_left(ample), as_left(short), 1, model_dir)
+    (row,) = read_metrics(short / "metrics.jsonl")
+    assert row["memory_retries"] > 0
+
+
+def test_a_run_goes_on_with_other_numbers_of_ranks_to_a_row(recorded, model_dir, tmp_path):
+    """A state does not know how rows were shared."""
+    found = []
+    for name, sharing in (("alone", (1, 1)), ("changed", (2, 1))):
+        root = copy_run(recorded, tmp_path / name)
+        for steps, count in enumerate(sharing, 1):
+            settings = PLAIN | {"groups_per_step": 2, "save_steps": 1, "max_steps": steps}
+            assert live(root, model_dir, ranks=2, **settings, fsdp=True, context_parallel=count) == [0, 0]
+        found.append(as_left(root))
+    assert_same_training(*found, 2, model_dir)
 
 
 def test_heads_that_ranks_cannot_share_are_refused_before_anything_is_loaded(recorded, model_dir, tmp_path):
