@@ -131,7 +131,8 @@ def _find_python() -> str:
             return path
     raise MissingDependencyError(
         "the evaluator needs Python 3.11 or 3.12 with the module venv; next step: apt-get install python3 python3-venv "
-        "where that is one of them (Debian 12, Ubuntu 24.04), else put a python3.12 on the PATH (uv python install 3.12)"
+        "where that is one of them (Debian 12, Ubuntu 24.04), else put a python3.12 on the PATH "
+        "(uv python install 3.12)"
     )
 
 
