@@ -22,28 +22,34 @@ LARGEST_ROOM = 16
 LONGEST_MODULE = 600
 LISTS = {"dart_agent.formats", "dart_agent.presets"}  # rooms that are lists of one kind
 SPECIAL = {"__init__", "__main__"}
-MODULES, GRAPH = draw_rooms.MODULES, draw_rooms.module_graph()
+MODULES = draw_rooms.MODULES
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """What each module imports; reading them all takes seconds, which a worker without these tests is spared."""
+    return draw_rooms.module_graph()
 
 
 def _room(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def _circle(graph: dict[str, set[str]]) -> list[str]:
+def _circle(imported: dict[str, set[str]]) -> list[str]:
     try:
-        graphlib.TopologicalSorter(graph).prepare()
+        graphlib.TopologicalSorter(imported).prepare()
     except graphlib.CycleError as error:
         return list(error.args[1])
     return []
 
 
-def test_no_module_imports_itself_over_others():
-    assert not _circle(GRAPH)
+def test_no_module_imports_itself_over_others(graph):
+    assert not _circle(graph)
 
 
-def test_no_room_imports_itself_over_others():
+def test_no_room_imports_itself_over_others(graph):
     rooms: dict[str, set[str]] = defaultdict(set)
-    for module, targets in GRAPH.items():
+    for module, targets in graph.items():
         rooms[_room(module)] |= {_room(target) for target in targets} - {_room(module)}
     assert not _circle(rooms)
 
@@ -60,18 +66,18 @@ def test_the_pictures_of_the_map_are_up_to_date(package: str):
     assert picture.read_text(encoding="utf-8") == draw_rooms.draw(package), "run: python scripts/draw_rooms.py"
 
 
-def test_imports_point_from_the_face_to_the_parts():
+def test_imports_point_from_the_face_to_the_parts(graph):
     back = [
         f"{module} -> {target}"
-        for module, targets in GRAPH.items()
+        for module, targets in graph.items()
         for target in targets
         if _room(module).startswith(_room(target) + ".")
     ]
     assert not back, "a part imports the room that it is a part of"
 
 
-def test_packages_import_only_those_below():
-    for module, targets in GRAPH.items():
+def test_packages_import_only_those_below(graph):
+    for module, targets in graph.items():
         package = PACKAGES.index(module.split(".")[0])
         for target in targets:
             assert PACKAGES.index(target.split(".")[0]) <= package, f"{module} imports {target}"
