@@ -10,9 +10,10 @@ LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,min
 VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
   tests/dart_train/rollout/teachers/test_teacher_vllm.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := docker vllm openenv package pythons security scale ray
-ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
-UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
+PARTS := thorough docker vllm openenv package pythons security scale ray
+OTHERS := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
+ELSEWHERE := not thorough and $(OTHERS)
+UNIT := not desktop and not train and not process and not mysql and not e2e and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
@@ -92,7 +93,7 @@ generated:
 failures: setup-test  ## run every command in every situation and write docs/reference/failures.md: half an hour
 	@$(BIN)/python -m scripts.failures
 
-test: lint  ## the linters, and everything but the tests below
+test: lint  ## the linters, and every test that takes less than five seconds, but for the parts below
 	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"
 
 test-unit: setup-unit  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
@@ -102,6 +103,9 @@ test-all: test test-parts  ## `make test`, and what needs a daemon or an environ
 
 test-parts:  ## the second half of test-all
 	@scripts/parts.sh $(PARTS)
+
+test-thorough: setup-test  ## tests that take five seconds or more: whole runs, simulations, faults, others' clients, whole suites
+	@REPORTS=build/thorough $(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "thorough and $(OTHERS)"
 
 test-docker: setup-test  ## build the image and play episodes in containers, with a Docker daemon of its own (root)
 	@tests/docker/run.sh

@@ -30,6 +30,7 @@ def test_the_table_counts_successes_and_leaves_out_what_was_not_played() -> None
     assert rows[1:] == [["a/b", "0", "of", "2", "3", "of", "4"], ["c/d"], ["all", "0", "of", "2", "3", "of", "4"]]
 
 
+@pytest.mark.thorough
 async def test_both_play_the_same_tasks_and_one_page_names_them() -> None:
     config = load_config(ROOT / "configs" / "multiturn.yaml")
     assert set(config.train_tasks) > {"miniwob/login-user", "miniwob/enter-password"}

@@ -88,6 +88,7 @@ def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, 
         assert line in printed, f"{block.name} should print {line!r}, but printed:\n{printed}"
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.name) for block in _blocks("json")])
 async def test_tasks_can_be_solved(block: Block):
@@ -179,6 +180,7 @@ def test_every_example_is_documented_and_short():
         assert len(path.read_text().splitlines()) <= IN_ONE_FILE.get(path.name, 60)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/two-steps", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_random_agent(task):
@@ -187,6 +189,7 @@ def test_random_agent(task):
     assert printed.count(" steps, score ") == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_vector_send_recv(task):
@@ -194,6 +197,7 @@ def test_vector_send_recv(task):
     assert re.match(r"[67] episodes in ", printed)  # both desktops may end the last one
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_own_policy(task):
@@ -227,6 +231,7 @@ def test_a_notebook_shows_what_its_cells_do(path: Path, monkeypatch):
     assert all(cell["outputs"] for cell in kept["cells"] if "varies" in cell["metadata"].get("tags", ()))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.train
 def test_ppo_in_one_file_makes_updates_and_films(tmp_path):

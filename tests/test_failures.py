@@ -110,6 +110,7 @@ def world(tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("failures") / "world")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_what_commands_are_given_can_be_made(world):
@@ -117,6 +118,7 @@ def test_what_commands_are_given_can_be_made(world):
     assert (world.root / "evals" / "b").is_dir() and (world.root / "run.tar").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "situation"), QUICK, ids=lambda one: getattr(one, "value", one))
 def test_a_part_of_the_table(name, situation, world):

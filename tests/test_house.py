@@ -54,6 +54,7 @@ def test_no_room_imports_itself_over_others(graph):
     assert not _circle(rooms)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_map_of_a_package_has_no_circle(package: str):
     """Rooms with all that is below them, as they stand on the map in docs/project/design.md."""
@@ -112,6 +113,7 @@ def _defined(tree: ast.Module) -> set[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_what_is_imported_from_our_modules_is_there():
     """Imports inside of functions as well, in the packages and in whatever uses them: a moved name is found at once."""
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
@@ -167,6 +169,7 @@ def _statements() -> Iterator[tuple[str, Path, ast.stmt, ast.stmt | None]]:
                         yield f"{path.relative_to(ROOT)}:{statement.lineno}", path, statement, after
 
 
+@pytest.mark.thorough
 def test_no_assignment_is_packed():
     """One line for each name, from three names on; values that one docstring describes may share a line."""
     found = []
@@ -179,6 +182,7 @@ def test_no_assignment_is_packed():
     assert not found
 
 
+@pytest.mark.thorough
 def test_no_conditional_expression_is_nested():
     nested = [
         place

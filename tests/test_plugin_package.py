@@ -39,11 +39,13 @@ def call(environment: dict[str, str], *command: str | Path, timeout: float = 110
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_its_suite_is_played_through_gym_make(environment):
     assert call(environment, sys.executable, "-c", PLAY) == "Click the smallest square. 1.0\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_its_suite_and_policy_are_named_on_the_command_line(environment):
     listed = call(environment, sys.executable, "-m", "dart_gym.commands.gym_cli", "tasks", "list", "squares")
@@ -65,6 +67,7 @@ print(point.parse("click", (112, 112)).errors[0].reason)
     assert printed[0].startswith("point 40 72 (Click(x=40, y=72") and printed[1] == "write 'point X Y'"
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_a_run_trains_with_all_of_it(environment, tmp_path):

@@ -35,6 +35,7 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, env=environ)
 
 
+@pytest.mark.thorough
 def test_what_passes_alone_is_named_and_counted_and_no_failure(tmp_path):
     done = run(tmp_path, "-k", "not bad")
     assert done.returncode == 0, done.stdout

@@ -19,6 +19,7 @@ BESIDE = [
 pytestmark = [pytest.mark.process, pytest.mark.train]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", BESIDE, ids=lambda path: path.stem)
 def test_a_script_finds_what_is_not_installed(path, tmp_path):
     load = f"import runpy, sys; sys.path[0] = {str(SCRIPTS)!r}; runpy.run_path({str(path)!r}, run_name='loaded')"

@@ -145,6 +145,7 @@ FULL = {"torch": TORCH, "nvidia_cublas": "13.1", "sympy": "1.13"}
 CPU = {"torch": f"{TORCH}+cpu", "sympy": "1.13"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("uv", [False, True])
 def test_without_a_cpu_build_its_size_is_said_and_all_that_torch_needs_is_installed(machine, uv):
     if uv:
@@ -165,6 +166,7 @@ def test_torch_that_came_without_its_libraries_is_repaired(machine):
     assert machine.installed() == FULL
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_the_cpu_build_of_pytorchs_index_is_preferred(machine):
     machine.cpu_build(machine.cpu_index / "torch")
     done = machine.install()
@@ -177,6 +179,7 @@ def test_without_a_gpu_the_cpu_build_of_pytorchs_index_is_preferred(machine):
     assert machine.installed() == FULL and "cannot use the GPU" in done.stderr  # the stand-in can not
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_a_local_cpu_build_is_preferred(machine, tmp_path):
     machine.cpu_build(tmp_path / "wheels")
     done = machine.install(PIP_FIND_LINKS=str(tmp_path / "wheels"))
@@ -184,6 +187,7 @@ def test_without_a_gpu_a_local_cpu_build_is_preferred(machine, tmp_path):
     assert machine.installed() == CPU
 
 
+@pytest.mark.thorough
 def test_the_user_decides_by_an_index_of_builds(machine, tmp_path):
     machine.gpu("535.104")
     machine.cpu_build(tmp_path / "builds" / "torch")
@@ -192,6 +196,7 @@ def test_the_user_decides_by_an_index_of_builds(machine, tmp_path):
     assert machine.installed() == CPU
 
 
+@pytest.mark.thorough
 def test_an_old_driver_is_said_before_anything_is_downloaded(machine):
     machine.gpu("535.104.05")
     refused = machine.install()
@@ -203,6 +208,7 @@ def test_an_old_driver_is_said_before_anything_is_downloaded(machine):
     assert unknown.returncode == 1 and "DART_TORCH_BUILD is cpu or cuda" in unknown.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", ["sympy", "torch"])
 def test_an_index_without_a_wheel_for_this_python(machine, package):
     for path in (machine.index / package).glob("*.whl"):
@@ -214,6 +220,7 @@ def test_an_index_without_a_wheel_for_this_python(machine, package):
     assert "PYTHON=python3.12" in failed.stderr and f"file://{machine.index}" in failed.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("uv", "settings"),
     [(True, "PIP_INDEX_URL"), (True, "pip.conf"), (False, "UV_INDEX_URL")],
@@ -233,6 +240,7 @@ def test_a_mirror_that_one_of_pip_and_uv_knows_is_used_by_both(machine, tmp_path
     assert machine.installed() == FULL
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 @pytest.mark.parametrize("uv", [False, True])
 def test_a_disk_that_fills_during_set_up(machine, uv):

@@ -12,6 +12,7 @@ def places() -> dict[str, list[str]]:
     return count_ways.places_of(count_ways.modules_of(count_ways.ROOT))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", count_ways.WAYS)
 def test_every_stop_is_defined_in_one_module(way, places):
     for stop in count_ways.WAYS[way]:

@@ -69,6 +69,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "section",
     [
@@ -97,6 +98,7 @@ def test_every_failure_of_the_table_is_tried():
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", FAILURES)
 def test_a_failure_looks_as_the_page_says(row: str, server, certificates, tmp_path):
     server.mode, command = FAILURES[row]

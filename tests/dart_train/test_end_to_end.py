@@ -101,6 +101,7 @@ def finished(tmp_path_factory):
     return runs_dir
 
 
+@pytest.mark.thorough
 def test_a_run_survives_the_death_of_modules_and_launcher(finished):
     state = json.loads((finished / "e2e" / "state.json").read_text())
     assert state["lives"] == 2
@@ -139,6 +140,7 @@ def test_another_configuration_under_the_same_name_is_refused(finished):
     assert "was made by another configuration" in (finished / "launcher.log").read_text()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_nothing_and_the_same_command_goes_on(tmp_path):
     run = start(tmp_path)
     wait_for(lambda: metrics(tmp_path, "progress"), run, tmp_path)

@@ -34,6 +34,7 @@ def alike(tmp_path_factory) -> list[Path]:
     return [evaluated(root / name) for name in ("a", "b")]
 
 
+@pytest.mark.thorough
 def test_an_evaluation_writes_what_decided_its_score(alike):
     found = conditions.conditions(alike[0])
     assert found["policy"] == "oracle" and found["pacing"] is None and found["protocol"] is None
@@ -48,6 +49,7 @@ def test_what_was_played_alike_is_compared(alike):
     assert found.exit_code == 0 and "differs" not in found.output
 
 
+@pytest.mark.thorough
 def test_another_step_limit_or_pacing_is_refused_and_named(alike, tmp_path):
     other = evaluated(tmp_path / "other", "--max-steps", "9", "--pacing", "step-pause")
     refused = command("compare", str(alike[0]), str(other))
@@ -67,6 +69,7 @@ def test_environments_refuse_and_policies_are_named():
     assert differences(base, {**base, "preset_hash": "x"}) == ([], ["preset_hash: not set, x"])
 
 
+@pytest.mark.thorough
 def test_other_software_does_not_go_on_in_the_same_directory(tmp_path, monkeypatch):
     out = evaluated(tmp_path / "out")
     monkeypatch.setattr(conditions, "version", lambda package: "0.0.1")
@@ -74,6 +77,7 @@ def test_other_software_does_not_go_on_in_the_same_directory(tmp_path, monkeypat
     assert isinstance(found.exception, ConfigurationError) and "software" in str(found.exception)
 
 
+@pytest.mark.thorough
 def test_a_protocol_sets_pacing_steps_and_screen(tmp_path, monkeypatch):
     """As OSWorld-Verified does, but without its minute after a reset, and on another screen than the task's."""
     verified = PROTOCOLS["osworld-verified"]

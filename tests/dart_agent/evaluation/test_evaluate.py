@@ -212,6 +212,7 @@ def test_eval_command(tmp_path):
     assert [(score["task_id"], score["successes"]) for score in scores] == [*((task, 2) for task in TASKS), ("all", 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_eval_command_by_application_and_compare(tmp_path):
     common = ("--n", "2", "--parallel", "2", "--max-steps", "2")
@@ -230,6 +231,7 @@ def test_eval_command_by_application_and_compare(tmp_path):
     assert invoke("compare", str(tmp_path / "oracle"), str(tmp_path / "oracle")).output.startswith("no difference")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_run_command_records(tmp_path):
     command = ("run", "--task", "fake/two-steps", "--policy", "oracle", "--out", str(tmp_path / "one"))

@@ -198,6 +198,7 @@ def check_killed_and_resumed(tmp_path: Path, total: int, *arguments: str, timeou
     return whole
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_killed_and_resumed_on_the_drawn_desktop(tmp_path):
     arguments = ("--suite", "fake", "--policy", "random", "--n", "40", "--parallel", "2")

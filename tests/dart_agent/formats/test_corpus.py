@@ -128,6 +128,7 @@ def mutated(text: str, draw: random.Random, other: str) -> str:
     return text
 
 
+@pytest.mark.thorough
 def test_mutations_are_understood_or_said_in_no_time():
     draw = random.Random(20261126)
     texts = [(name, case["response"]) for name, case in ALL]

@@ -135,6 +135,7 @@ def missing(name: str) -> set[str]:
     return set(MISSING.get(name, MISSING[name.partition(":")[0]]).split())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES)

@@ -60,6 +60,7 @@ async def test_a_window_that_closes_is_told(place):
     assert (await here.act(button(start, "Yes"))).trouble == "the application closed"
 
 
+@pytest.mark.thorough
 async def test_an_application_that_hangs_is_told(place):
     here, start = await place(ASK, "Ask")
     assert here.desktop is not None
@@ -126,6 +127,7 @@ async def test_an_address_elsewhere_ends_the_way():
         await here.close()
 
 
+@pytest.mark.thorough
 async def test_an_application_that_cannot_be_walked_is_named_and_the_next_one_is():
     broken = task("true", "Never")
     found = await collect([broken, bundled()["zenity-list"]], steps=2)
@@ -133,6 +135,7 @@ async def test_an_application_that_cannot_be_walked_is_named_and_the_next_one_is
     assert {item.application for item in found.train} == {"zenity-list"} and not found.novel
 
 
+@pytest.mark.thorough
 async def test_elements_are_pressed_and_receive_it():
     check = ClickCheck(1000)
     found = await collect([bundled()["galculator"]], steps=1, check=check)

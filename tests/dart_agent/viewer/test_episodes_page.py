@@ -110,6 +110,7 @@ async def fill(page: DevTools, **values: str) -> int:
     return int(await page.evaluate(f"{SHOWN}.length"))
 
 
+@pytest.mark.thorough
 async def test_a_thousand_episodes_are_listed_in_under_a_second(page, tmp_path):
     write_evaluation(tmp_path / "e", "vlm", 1000, lambda number: number % 2 == 0)
     async with served(tmp_path / "e") as server:
@@ -127,6 +128,7 @@ async def test_a_thousand_episodes_are_listed_in_under_a_second(page, tmp_path):
         assert await page.evaluate(f"{SHOWN}.length") == 125
 
 
+@pytest.mark.thorough
 async def test_ten_thousand_episodes_open_at_once_and_are_listed_in_seconds(page, tmp_path):
     write_evaluation(tmp_path / "e", "vlm", 10_000, lambda number: number % 2 == 0)
     constructed_s = time.process_time()
@@ -351,6 +353,7 @@ async def test_curves_of_a_run(page, tmp_path):
         assert await page.evaluate(names) == ["loss"]
 
 
+@pytest.mark.thorough
 async def test_a_run_that_goes_on_is_followed(page, tmp_path):
     images = write_evaluation(tmp_path / "e", "vlm", 4, lambda number: True)
     async with served(tmp_path / "e") as server:

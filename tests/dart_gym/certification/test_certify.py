@@ -151,6 +151,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     assert set(read_badge("drawn")["tasks"]) == set(task_ids("drawn"))
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_a_golden_patch_is_an_attempt_and_what_is_left_behind_is_found(monkeypatch, tmp_path):
     raw = {

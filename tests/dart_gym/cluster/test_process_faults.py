@@ -39,6 +39,7 @@ async def phases(server: ServeProcess) -> list[str]:
 # --- the server is killed
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("with_keepers", [False, True], ids=["alone", "with its keepers"])
 async def test_a_server_killed_in_a_step_and_started_again(place, with_keepers):
@@ -89,6 +90,7 @@ def _display(server: ServeProcess) -> object:
     return server.named("Xvfb")
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("moment", [_making, _laid_out, _display], ids=["directory", "sandbox", "display"])
 @pytest.mark.parametrize("sandbox", ["bwrap", "none"])
@@ -110,6 +112,7 @@ async def _reset_until_killed(server: ServeProcess) -> None:
         await session.reset(small_desktop(), seed=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_server(place):
     async with ServeProcess(place, "--isolation", "none", "--warm", "0") as old, old.client().session() as session:
@@ -132,6 +135,7 @@ async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_se
             assert not socket_file.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_a_living_server_is_not_touched_by_another_one(place):
     apis = ("--osworld-api", str(place.path / "apis"))
@@ -171,6 +175,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
 async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(place, signum):
     async with ServeProcess(place, "--desktops", "1", "--heartbeat", "0.3", "--grace", "0.5") as server:
@@ -192,6 +197,7 @@ async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(pl
 # --- a desktop is killed
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("program", ["Xvfb", "bwrap"])
 async def test_one_of_eight_desktops_is_killed_by_the_host_in_a_step(place, program):

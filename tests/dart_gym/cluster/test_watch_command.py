@@ -85,6 +85,7 @@ async def test_what_is_wrong_is_said_at_once(start_server, tmp_path):
             pass
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unix", [True, False])
 async def test_the_command_prints_where_the_page_is(start_server, unix):
     server = await start_server() if unix else await start_server(listen="ws://127.0.0.1:0", open=True)

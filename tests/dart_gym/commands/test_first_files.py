@@ -125,6 +125,7 @@ def test_a_server_and_a_task_of_ones_own_are_read(tmp_path, monkeypatch):
     assert registry.get_task("tasks/confirm.json").max_steps == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_function_of_ones_own_plays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -48,6 +48,7 @@ def test_a_users_mistake_is_one_line(arguments, match):
     assert result.returncode != 0 and match in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
     path = tmp_path / "s"

@@ -46,6 +46,7 @@ def lines_end(program: str, lines: list[str], folder: Path) -> dict[str, tuple[i
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", MODULES)
 def test_help_is_there_without_them(program, tmp_path):
     lines = [
@@ -57,6 +58,7 @@ def test_help_is_there_without_them(program, tmp_path):
         assert status == 0 and "Usage:" in output, (line, output)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", MODULES)
 def test_one_line_names_the_extra(program, tmp_path):
     (tmp_path / "mine.yaml").write_text(CONFIG)

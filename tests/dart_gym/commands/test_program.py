@@ -94,6 +94,7 @@ def test_a_wait_that_hangs_reaches_the_listener(monkeypatch):
     assert "the moon" in said[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(unbuffered, monkeypatch):

@@ -40,6 +40,7 @@ async def test_a_desktop_outlives_what_is_cancelled(start_desktop, operation, mo
     assert await is_well(desktop) and desktop.alive
 
 
+@pytest.mark.thorough
 async def test_a_desktop_outlives_an_evaluation_that_is_cut_off(start_desktop, tmp_path):
     desktop = await start_desktop()
     cache = tmp_path / "cache"

@@ -160,6 +160,7 @@ async def mistakes(program, desktop, layouts, count: int) -> list[tuple[str, str
     return wrong
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_every_layout_types_what_is_asked_for(start_desktop, until, name):
     program = PROGRAMS[name]()

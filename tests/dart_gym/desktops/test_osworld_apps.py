@@ -21,6 +21,7 @@ APPLICATIONS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", APPLICATIONS)
 async def test_an_application_opens_its_window_and_no_other(start_desktop, until, name):
     desktop = await start_desktop(profile="osworld", width=1920, height=1080)

@@ -71,6 +71,7 @@ def corpus() -> list[str]:
     return texts
 
 
+@pytest.mark.thorough
 async def test_an_editor_gets_every_text_of_the_corpus(start_desktop, until):
     desktop = await start_desktop(width=1280, height=800)
     await desktop.write_file("text.txt", b"start")

@@ -225,6 +225,7 @@ def test_gymnasium_flattens_what_can_be_flattened(env):
     assert flat.observation_space.contains(seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_gymnasiums_own_vector_environments_take_it(mode):

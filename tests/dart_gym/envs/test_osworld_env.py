@@ -114,6 +114,7 @@ def test_many_environments_make_a_vector():
     envs.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 def test_gymnasiums_checker_has_nothing_to_say_about_an_osworld_desktop(tmp_path):
     task = {

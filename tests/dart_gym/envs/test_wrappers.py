@@ -64,6 +64,7 @@ def test_episode_statistics(make_envs, mode):
     assert envs.episode_count == 2 and list(envs.length_queue) == [2, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_videos_of_a_vector(make_envs, mode, tmp_path):

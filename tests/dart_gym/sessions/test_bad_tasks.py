@@ -56,6 +56,7 @@ async def test_a_layout_that_does_not_exist_leaves_the_keyboard_as_it_is(command
         assert await score(session, spoilt, Type(text), Press(("enter",))) == 1.0
 
 
+@pytest.mark.thorough
 async def test_without_its_window_manager_a_desktop_has_ended_and_the_next_reset_has_another():
     plain = task()
     async with Session() as session:
@@ -73,6 +74,7 @@ async def test_without_its_window_manager_a_desktop_has_ended_and_the_next_reset
         assert await score(session, plain) == 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [{"type": "sleep", "parameters": {"seconds": 60}}, run("sleep 60")])
 async def test_a_set_up_that_sleeps_past_its_deadline_is_an_error_within_it(step):
     async with Session() as session:

@@ -16,6 +16,7 @@ from tests.dart_gym.sessions.random_episodes import differences
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
 
 
+@pytest.mark.thorough
 async def test_a_reused_desktop_is_as_good_as_a_fresh_one():
     assert await differences(4, spoil=0.0, commands=0.0) == []
 

@@ -61,6 +61,7 @@ class Stage:
         return evaluation
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

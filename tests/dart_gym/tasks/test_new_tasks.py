@@ -122,6 +122,7 @@ def test_nothing_that_is_there_is_written_over(tmp_path):
         write_task(tmp_path / "birds", "fish", raw)
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.process
 @pytest.mark.timeout(600)
@@ -185,6 +186,7 @@ async def test_an_episode_that_changed_nothing_makes_no_task(tmp_path):
         await from_episode(episode, "mine")
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.process
 @pytest.mark.timeout(600)

@@ -54,6 +54,7 @@ def scored(ended: StepResult) -> float | None:
     return ended.evaluation.score
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", slow_but(FEASIBLE, QUICK))
@@ -63,6 +64,7 @@ async def test_nothing_scores_0_and_the_solution_1_as_osworld_says(name):
         assert await score(session, TASKS[name], solve=True) == (1.0, 1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("name", slow_but(INFEASIBLE, ("c288e301", "5ac2891a")))
 async def test_an_infeasible_task_is_solved_by_saying_so(name):
@@ -79,6 +81,7 @@ CHROME_SETTINGS = (
 """Getters that say "true" of a setting that a task asks for."""
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(600)
 async def test_what_a_browser_writes_by_itself_is_no_solution():

@@ -79,6 +79,7 @@ def test_the_workload_is_long_tailed_and_the_same_each_time():
     assert actions[-1] == Done() and all(isinstance(action, Move) for action in actions[:-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_three_ways_to_drive_real_desktops(monkeypatch):
     monkeypatch.setattr(long_tail, "THINK_MEDIAN_S", 0.02)

@@ -12,6 +12,7 @@ KEYS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_every_key_is_measured(monkeypatch):
     for name in ("STEPS", "STOCK_STEPS", "PAUSED_STEPS", "COLD_RESETS", "WARM_RESETS", "FURTHER"):

@@ -96,6 +96,7 @@ def test_peak_of_known_devices():
     assert peak_flops("Some GPU") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("size", "adapters"), [("3b", False), ("7b", True)])
 def test_large_models_take_the_same_way(size, adapters, monkeypatch, tmp_path):
     """bfloat16, checkpointing, adapters, a frozen tower: all of it with fewer and narrower layers."""

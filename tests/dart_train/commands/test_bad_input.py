@@ -82,6 +82,7 @@ def test_no_such_configuration(config, runs):
     assert_said(run(Path(__file__).parent, runs), "is a directory without a config.yaml", "name a run's directory")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
@@ -101,6 +102,7 @@ def test_a_run_directory_with_damaged_files(config, runs, file, content, words):
     assert_said(run(config, runs), *words)
 
 
+@pytest.mark.thorough
 def test_a_run_directory_in_use(config, runs):
     directory = RunDirectory(runs / "r")
     directory.create()
@@ -108,22 +110,26 @@ def test_a_run_directory_in_use(config, runs):
         assert_said(run(config, runs), f"in use by process {os.getpid()}", "--name")
 
 
+@pytest.mark.thorough
 def test_a_file_in_the_way(config, runs):
     runs.write_text("")
     assert_said(run(config, runs), "cannot write to", "a file is in the way")
 
 
+@pytest.mark.thorough
 def test_a_read_only_directory(config, runs):
     runs.mkdir()
     read_only = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--ro-bind", str(runs), str(runs))
     assert_said(run(config, runs, before=read_only), "read-only", "--runs-dir")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_without_its_files(config, runs, tmp_path):
     arguments = ("--runs-dir", str(runs), "--label", "x", "--model", str(tmp_path), "--url", "ws+unix:///x.sock")
     assert_said(call("dart_train", "evaluate", str(config), *arguments), "has no config.json", "restore it")
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 def test_files_that_must_not_grow(config, runs):
     limit = 100_000
@@ -136,6 +142,7 @@ def test_files_that_must_not_grow(config, runs):
     assert_said(result, "File too large", "ulimit -f")
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 def test_a_full_disk(config, runs):
     """64 KiB hold the run's directory, but neither its model nor its data base."""
@@ -144,6 +151,7 @@ def test_a_full_disk(config, runs):
     assert_said(run(config, runs, "rollout.unavailable_timeout_s=3", before=small), "free some")
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 def test_a_modules_error_is_what_the_launcher_says(config, runs):
     result = run(config, runs, "agent.min_pixels=20000000")  # above what the tiny model takes
@@ -152,6 +160,7 @@ def test_a_modules_error_is_what_the_launcher_says(config, runs):
     assert log.count("--- ") == 1  # it was not tried again
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.train
 def test_a_cluster_that_nobody_serves(config, runs):
@@ -181,12 +190,14 @@ def path_without(folder: Path, *programs: str) -> str:
     return str(folder)
 
 
+@pytest.mark.thorough
 def test_no_bubblewrap(tmp_path):
     path = path_without(tmp_path / "bin", "bwrap")
     result = call("dart_agent.commands.agent_cli", "run", "miniwob/click-test", PATH=path)
     assert_said(result, "bubblewrap is not installed", "apt-get install bubblewrap", "--isolation none")
 
 
+@pytest.mark.thorough
 def test_forbidden_namespaces(tmp_path):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # desktops' users cannot look into pytest's directory
         os.chmod(place, 0o755)
@@ -198,6 +209,7 @@ def test_forbidden_namespaces(tmp_path):
     assert_said(result, "No permissions to create new namespace", "next step")
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 def test_a_browser_that_does_not_start():
     named = shutil.which("false")

@@ -82,6 +82,7 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
         check(load_config(CONFIG, [setting]))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("command", "setting", "says"),

@@ -56,6 +56,7 @@ def test_it_resolves():
     assert (config.rollout.group_size, config.trainer.beta, config.agent.screenshots) == (8, 0.1, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_dry_run_prints_what_it_resolves_to(tmp_path, monkeypatch):
     fake_gpus(monkeypatch, tmp_path.with_name("bin"), gpu_rows(*[H100] * 8))
@@ -69,6 +70,7 @@ def test_a_dry_run_prints_what_it_resolves_to(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [printed]
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.train
 @pytest.mark.timeout(600)

@@ -33,6 +33,7 @@ def test_a_crash_is_a_failed_row(name, said, tmp_path):
     assert outcome.status is Status.FAILED and said in outcome.found and outcome.advice
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_hanging_check_ends_with_its_children(tmp_path):
     (outcome,) = run("hangs", tmp_path, limit_s=20.0)

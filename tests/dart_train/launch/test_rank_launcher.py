@@ -66,6 +66,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 def test_ranks_of_several_nodes_meet_where_the_first_listens(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(MEETS)

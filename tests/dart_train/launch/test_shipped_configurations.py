@@ -142,6 +142,7 @@ def test_the_settings_of_each_configuration_hold_for_its_ranks(name):
     library_check(config, ranks)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "gpus"), [("dart_osworld_7b", 8), ("lora_7b_80gb", 1), ("lora_3b_24gb", 1)])
 def test_a_dry_run_says_what_is_missing_where_the_gpus_are(name, gpus, monkeypatch, tmp_path):
@@ -153,6 +154,7 @@ def test_a_dry_run_says_what_is_missing_where_the_gpus_are(name, gpus, monkeypat
     assert "wants GPUs" not in done.stderr and "trainer." not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_without_its_gpus_ends_with_one_message_and_leaves_nothing(monkeypatch, tmp_path):
     fake_gpus(monkeypatch, tmp_path / "bin", gpu_rows(H100))

@@ -107,6 +107,7 @@ def test_a_killed_host_leaves_nothing(hosts):
     wait_until(lambda: not any(start_time(pid) for pid in pids), 30)
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.timeout(240)
 def test_an_engine_is_reached_with_the_run_s_token_alone(run, hosts, bucket, tmp_path, monkeypatch):

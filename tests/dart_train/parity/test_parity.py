@@ -62,6 +62,7 @@ def model(tmp_path_factory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("parity"), config=config)
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 def test_the_command_prints_a_table_and_writes_the_keys(model, tmp_path):
     target = tmp_path / "parity.json"
@@ -93,6 +94,7 @@ def served(model, tmp_path_factory) -> Iterator[str]:
         process.terminate()
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.process
 def test_an_engine_with_other_weights_is_found_out(model, served):
@@ -128,6 +130,7 @@ def test_bad_input_is_refused_in_one_message(model, tmp_path):
     assert done.exit_code == 2 and "not WIDTHxHEIGHT" in done.output
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.process
 def test_an_engine_is_started_for_the_comparison_and_ended(model):
@@ -144,6 +147,7 @@ def test_a_running_engine_may_differ_as_much_as_parity_allows():
     assert EngineConfig().fingerprint_tolerance == HALF
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("situation", [Situation.SERVER_ERROR, Situation.UNAUTHORIZED, Situation.HTML, Situation.HANGS])
 def test_a_server_is_asked_before_a_model_is_loaded(situation, model, monkeypatch):
     monkeypatch.setattr(check_model, "compare", lambda *_, **__: pytest.fail("the model was loaded first"))

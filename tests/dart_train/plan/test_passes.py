@@ -72,6 +72,7 @@ def test_a_lease_of_the_shipped_7b_takes_three_quarters_of_what_it_took_at_most(
     assert sum(named(config, assumed=Assumed()).values()) < sum(named(passes_alone, assumed=Assumed()).values())
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("trainer", "family"),

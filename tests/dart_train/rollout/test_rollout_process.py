@@ -75,6 +75,7 @@ def dead(engines: list[psutil.Process]) -> bool:
     return not any(engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE for engine in engines)
 
 
+@pytest.mark.thorough
 async def test_sigterm_ends_it_in_order_and_sigkill_leaves_no_engine(run, cluster_url):
     assert load_config(run.root.parent / "config.yaml").name == "rollouts"
     with tempfile.TemporaryDirectory(prefix="dart-t-") as name:
@@ -97,6 +98,7 @@ async def test_sigterm_ends_it_in_order_and_sigkill_leaves_no_engine(run, cluste
         await until(lambda: dead(engines))
 
 
+@pytest.mark.thorough
 async def test_a_second_sigterm_ends_it_at_once(run, cluster_url):
     with tempfile.TemporaryDirectory(prefix="dart-t-") as name:
         process = start(run, cluster_url, Path(name))

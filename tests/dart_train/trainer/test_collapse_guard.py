@@ -68,6 +68,7 @@ def test_a_collapse_ends_the_run_when_told_to(train):
         train(on_collapse="stop", max_steps=16)
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 def test_the_next_start_goes_on_from_before_the_collapse(train, data, tmp_path):
     with pytest.raises(Collapsed, match="the next start goes on from the last state before that"):

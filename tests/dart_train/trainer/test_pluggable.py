@@ -99,6 +99,7 @@ def test_versions_carry_the_fingerprint_of_what_was_written(reinforce, data, rec
     assert published.logprobs != fingerprint_of(load_model(model_dir), model_dir).logprobs
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.process
 def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
@@ -113,6 +114,7 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
     assert not torch.equal(load_model(root / "out").lm_head.weight, load_model(model_dir).lm_head.weight)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     """`trainer.kind`: `trainer.options` go to the class, and it ends with the data."""

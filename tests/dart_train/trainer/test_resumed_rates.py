@@ -7,6 +7,7 @@ import pytest
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 def test_a_lower_learning_rate_counts_after_a_resume(model_dir, make_config, data, record_group, tmp_path):
     from dart_train.trainer import DartGRPOTrainer

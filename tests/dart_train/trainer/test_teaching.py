@@ -237,6 +237,7 @@ def flat(prompts: list[Prompt], rows, sampling, answers) -> list[dict]:
     return [{}] * len(prompts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("teacher", ["none", "dagger"])
 def test_a_teacher_makes_learnable_what_flat_groups_leave_at_0(
     teacher, wrong_dir, tmp_path, conversation, tokens, vision, screens, make_config, monkeypatch

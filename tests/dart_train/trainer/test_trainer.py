@@ -101,6 +101,7 @@ def test_every_correction_and_selection_at_once(data, record_group, make_config,
     assert 0 < row["sampling/effective_sample_share"] <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"freeze_vision": True}, {"gradient_checkpointing": True}], ids=str)
 def test_images_run_once_a_lease_and_nothing_changes(
     data, record_group, make_config, model_dir, tmp_path, monkeypatch, options
@@ -132,6 +133,7 @@ def test_images_run_once_a_lease_and_nothing_changes(
     assert (cached_images, plain_images) == (2 if options.get("freeze_vision") else 4, 12)
 
 
+@pytest.mark.thorough
 def test_first_iteration_of_a_recomputed_policy_equals_the_current_one(
     data, record_group, make_config, model_dir, tmp_path
 ):
@@ -192,6 +194,7 @@ def test_weights_that_are_not_finite_are_never_published(data, make_config, mode
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.thorough
 def test_resumes_where_it_was(data, record_group, make_config, model_dir, tmp_path, log):
     for key in "abcdefgh":
         record_group(key)
@@ -209,6 +212,7 @@ def test_resumes_where_it_was(data, record_group, make_config, model_dir, tmp_pa
     assert torch.equal(weights(third.model), weights(second.model))
 
 
+@pytest.mark.thorough
 def test_a_run_in_two_parts_equals_one_in_one(data, record_group, make_config, model_dir, tmp_path):
     for key in "abcdefgh":
         record_group(key)
@@ -249,6 +253,7 @@ def test_starts_from_the_version_that_is_published(data, record_group, make_conf
     assert [row.version for row in data.checkpoints()] == [2, 1, 0]
 
 
+@pytest.mark.thorough
 def test_old_versions_go_and_the_warm_start_stays(data, record_group, make_config, model_dir, tmp_path):
     root = tmp_path / "checkpoints"
     for version, source in enumerate(("initial", "warmup")):
@@ -372,6 +377,7 @@ def test_a_loaded_model_needs_its_directory(make_config, data, model_dir):
         DartGRPOTrainer(load_model(model_dir), make_config(), data)
 
 
+@pytest.mark.thorough
 def test_tensorboard_gets_the_numbers(data, record_group, make_config, model_dir, tmp_path, monkeypatch):
     record_group("a"), record_group("b")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tensorboard"))

@@ -47,6 +47,7 @@ def uninterrupted(tmp_path_factory, recorded, model_dir) -> tuple[dict[int, floa
     return found, final_weights(root)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_moment_it_goes_on_as_if_it_had_not_been(moment, recorded, uninterrupted, model_dir, tmp_path):

@@ -43,6 +43,7 @@ def train(root: Path, model_dir: Path, tracker: str, **variables: str) -> None:
     assert result.returncode == 0, result.stderr[-2000:]
 
 
+@pytest.mark.thorough
 def test_wandb_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(
@@ -84,6 +85,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+@pytest.mark.thorough
 def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(tmp_path, model_dir, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")

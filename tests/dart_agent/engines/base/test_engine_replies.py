@@ -95,6 +95,7 @@ def test_half_a_surrogate_pair_can_be_written():
     assert replies.checked(replace(GOOD, text="a\ud800b"), ASKED).text.encode()
 
 
+@pytest.mark.thorough
 @given(ANYTHING)
 def test_readers_raise_nothing_but_engine_errors(value):
     """Of a frame, of a state, of an answer over HTTP: whatever arrives, it is read or it is a bad response."""

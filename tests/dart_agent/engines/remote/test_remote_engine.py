@@ -257,6 +257,7 @@ def start_server(tiny_dir, url: str) -> subprocess.Popen:
     return subprocess.Popen(argv, preexec_fn=die_with_parent(), stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 async def test_server_process(tiny_dir, url, remote, tokens, vision):
     process = start_server(tiny_dir, url)
@@ -287,6 +288,7 @@ async def test_server_process(tiny_dir, url, remote, tokens, vision):
         process.wait()
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 async def test_server_ends_with_its_parent(tiny_dir, url):
     argv = [sys.executable, "-m", "dart_agent.engines.remote.engine_server", "--model", str(tiny_dir), "--listen", url]

@@ -95,6 +95,7 @@ def test_a_buffer_is_closed_by_the_tensor_that_takes_it_over_the_limit(sizes, li
     assert all(sum(part[:-1]) <= limit for part in parts) and all(sum(part) > limit for part in parts[:-1])
 
 
+@pytest.mark.thorough
 async def test_every_worker_gets_names_dtypes_shapes_and_values_in_order(stub, engine, odd_dir, tmp_path):
     with contextlib.closing(WorkerProcesses(2, tmp_path)) as stub.receiver:
         await engine.update_weights(str(odd_dir), 7)
@@ -107,6 +108,7 @@ async def test_every_worker_gets_names_dtypes_shapes_and_values_in_order(stub, e
     assert (await engine.info()).version == 7
 
 
+@pytest.mark.thorough
 async def test_a_model_arrives_whole_however_it_is_packed(stub, engine, sender, tiny_dir):
     """The pause begins when both sides have met, and the caches of the old weights are dropped before it ends."""
     sent = tensors_in(tiny_dir)
@@ -121,6 +123,7 @@ async def test_a_model_arrives_whole_however_it_is_packed(stub, engine, sender, 
         assert parts == {1: len(sent), 1 << 30: 1}.get(limit, parts) and sum(stub.receiver.parts) == len(sent)
 
 
+@pytest.mark.thorough
 async def test_one_sender_serves_its_servers_one_after_the_other(tokens, vision, sender, processing_dir, tiny_dir):
     stubs = [VLLMStub(tokens, vision) for _ in range(3)]
     held = 0
@@ -149,6 +152,7 @@ async def test_one_sender_serves_its_servers_one_after_the_other(tokens, vision,
     assert all(same(stub.receiver.received, tensors_in(tiny_dir)) for stub in stubs)
 
 
+@pytest.mark.thorough
 async def test_what_cannot_be_sent_leaves_the_server_alone(stub, engine, processing_dir, tmp_path):
     for path, says in ((tmp_path / "nothing", "holds no"), (tmp_path / "cut", "header too small")):
         path.mkdir()
@@ -167,6 +171,7 @@ async def test_what_cannot_be_sent_leaves_the_server_alone(stub, engine, process
     await wrong.close()
 
 
+@pytest.mark.thorough
 async def test_what_the_server_refuses_is_not_waited_for(stub, engine, tiny_dir):
     """Before any pause where it knows no weight transfer; amid the broadcast where it fails at the weights."""
     stub.failing = {"/init_weight_transfer_engine"}
@@ -187,6 +192,7 @@ def sender_pids(sender: WeightSender) -> Iterator[int]:
         yield sender.process.pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fatal", "server_first"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, False)]
 )

@@ -130,6 +130,7 @@ async def test_modules_that_need_no_desktops_do_not_go_by_their_own_node(tasks):
     assert len(expanded.train_tasks) == len(TASKS)
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_does_not_answer_is_said_once(tasks, caplog, monkeypatch):
     monkeypatch.setattr("dart_gym.cluster.client.cluster_place.PATIENCE_S", 0.1)
     place = place_of(f"ws+unix://{tasks}/none.sock")

@@ -207,6 +207,7 @@ async def test_a_reset_goes_on_elsewhere_by_itself(start_server):
         assert (await session.reset(TASK, seed=1)).terminal is None  # nothing ran that could have been lost
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_a_killed_server_costs_the_episode_and_not_the_client():
     async with LocalCluster(desktops=1) as one, LocalCluster(desktops=1) as two:

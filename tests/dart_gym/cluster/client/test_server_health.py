@@ -37,6 +37,7 @@ async def answers(cluster: LocalCluster) -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_private_cluster_that_ends_or_hangs_is_replaced(monkeypatch, until, number):

@@ -38,6 +38,7 @@ def texts(selector: str) -> str:
     return f"[...document.querySelectorAll({json.dumps(selector)})].map(element => element.textContent)"
 
 
+@pytest.mark.thorough
 async def test_the_grid_and_one_desktop_big(page):
     settings = ServerSettings(listen="ws://127.0.0.1:0", desktops=3, open=True)
     async with ClusterServer(settings) as server:

@@ -131,6 +131,7 @@ async def test_a_reply_lost_after_its_click_was_carried_out(server, line):
         assert result.terminal is TerminalState.DONE and result.evaluation.score == 1.0
 
 
+@pytest.mark.thorough
 async def test_a_slow_line_delays_its_own_client_only(server, line):
     line.chunk = 512
     async with somebody_else(server.url), client_of(line.url).session() as session:
@@ -209,6 +210,7 @@ async def test_duplicated_and_reordered_frames_do_nothing_twice(server, place, r
                 assert result.evaluation.score == 1.0  # so no click was carried out twice
 
 
+@pytest.mark.thorough
 async def test_requests_out_of_order_end_their_connection_with_an_error(server, place):
     held: list[bytes] = []
 
@@ -307,6 +309,7 @@ async def test_what_breaks_the_protocol_ends_its_own_connection(server, frames, 
             assert error.code in (ErrorCode.PROTOCOL, ErrorCode.SESSION_LOST)
 
 
+@pytest.mark.thorough
 async def test_an_expired_session_a_full_server_and_a_second_client(place):
     options = ("--desktops", "2", "--warm", "0", "--lifetime", "1.5", "--idle-timeout", "60")
     async with ServeProcess(place, *options) as server:
@@ -372,6 +375,7 @@ def random_frames(seed: int) -> Iterator[tuple[bool, bytes | str]]:
         yield rng.random() < 0.7, rng.choice(kinds)()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_random_frames_leave_a_server_that_serves(place, number):
     """Each is answered, or ends its connection with an error: none is left without either, and none is a defect."""
@@ -416,6 +420,7 @@ async def _attack(server: ServeProcess, number: int) -> None:
 # --- the end
 
 
+@pytest.mark.thorough
 async def test_sigterm_drains_and_a_second_one_does_not_wait(place):
     async with ServeProcess(place, "--drain", "600", "--warm", "0") as server:
         client = client_of(server.url)

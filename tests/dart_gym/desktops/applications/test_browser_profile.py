@@ -178,6 +178,7 @@ async def test_a_browser_that_does_not_start_is_reported_with_its_log(monkeypatc
         await desktop.start(timeout=30)
 
 
+@pytest.mark.thorough
 async def test_two_browsers_without_a_sandbox_do_not_meet(start_desktop):
     pages = []
     for number in range(2):

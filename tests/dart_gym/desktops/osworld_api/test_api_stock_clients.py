@@ -39,6 +39,7 @@ def page(tmp_path):
     server.server_close()
 
 
+@pytest.mark.thorough
 async def test_the_python_controller_sees_and_acts(machine):
     await machine.write_file("/home/user/Documents/a.txt", b"content")
     move = "pyautogui.moveTo(300, 200); print(tuple(pyautogui.position()))"
@@ -90,6 +91,7 @@ async def test_the_python_controller_sees_and_acts(machine):
     assert wallpaper["head"] == PNG  # nobody has set one: what the screen shows
 
 
+@pytest.mark.thorough
 async def test_the_setup_controller_prepares(machine, page):
     # The editor has one window, named after the file that came last: while `open` waits for its own, no other may come.
     launch = {"command": "mousepad ~/Documents/report.txt", "shell": True}

@@ -113,6 +113,7 @@ async def _get(path, target: str) -> bytes:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_an_environment_uses_it_instead_of_a_local_desktop(api):
     task = {

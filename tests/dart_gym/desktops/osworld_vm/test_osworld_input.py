@@ -50,6 +50,7 @@ async def editor(remote, until):
     return program
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_a_text_is_typed_as_asked_whatever_the_keyboard_is_like(remote, editor):
     for command, keys in KEYBOARDS:
@@ -84,6 +85,7 @@ async def test_spare_keys_are_used_again_and_held_keys_are_found_again(remote, e
     assert remote.alive
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_a_drag_by_its_parts_drops_a_row(remote, until):
     async def given(**_):

@@ -111,6 +111,7 @@ async def titles(desktop) -> list[str]:
     return [row.split(None, 3)[3] for row in rows if len(row.split(None, 3)) == 4]
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(120)
 async def test_the_machines_settings_hold(start_desktop, until):
@@ -194,6 +195,7 @@ async def test_libreoffice_without_a_display_leaves_no_window_size_to_the_next(s
     assert width > 1000 and height > 600, window
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(120)
 async def test_thunderbird_has_the_whole_screen_and_no_bars(start_desktop, until):
@@ -236,6 +238,7 @@ async def test_a_menu_of_gtk_4_has_nothing_black_around_it(start_desktop, until,
     assert (menu == 0).all(axis=2).sum() < 1000  # the pointer, and strokes of icons
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(120)
 async def test_gimp_draws_its_theme(start_desktop, until):
@@ -262,6 +265,7 @@ EDITS = {"text": [Type("Written here. ")], "sheet": [Type("7316\n")], "slides": 
 OWN_PROFILE = '<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/2001/registry"></oor:items>'
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("own_profile", [False, True], ids=["machine", "suite"])

@@ -64,6 +64,7 @@ async def test_without_the_option_no_panel_takes_room(start_desktop):
     assert (await desktop.execute(["pgrep", "tint2"])).returncode == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(240)
 async def test_a_task_of_osworld_is_done_in_gnomes_settings_by_mouse(monkeypatch):

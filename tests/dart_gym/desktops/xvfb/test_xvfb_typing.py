@@ -79,6 +79,7 @@ async def test_keys_and_chords_edit_a_gtk_entry(start_desktop, until):
     assert await text_of_entry(desktop, until) == "rightrigh<Aaé\n"
 
 
+@pytest.mark.thorough
 async def test_chromium_gets_texts_and_stays_on_its_page(start_desktop, until):
     desktop = await start_desktop(profile="browser")
     devtools = await DevTools.connect(desktop)

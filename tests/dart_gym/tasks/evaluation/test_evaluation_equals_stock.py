@@ -44,6 +44,7 @@ async def both(machine, raw: dict, terminal: TerminalState = TerminalState.DONE)
     return stock, ours.score
 
 
+@pytest.mark.thorough
 async def test_a_folder_is_renamed(machine):
     raw = task("e0df059f")
     await stock_score_on(machine, raw, None, set_up=True)
@@ -54,6 +55,7 @@ async def test_a_folder_is_renamed(machine):
     assert await both(machine, raw, TerminalState.FAIL) == (0.0, 0.0)
 
 
+@pytest.mark.thorough
 async def test_a_setting_in_a_file_of_gimp(machine):
     raw = task("7b7617bd")
     await machine.write_file("~/.config/GIMP/2.10/gimprc", b"(undo-levels 5)\n")
@@ -62,6 +64,7 @@ async def test_a_setting_in_a_file_of_gimp(machine):
     assert await both(machine, raw) == (1.0, 1.0)
 
 
+@pytest.mark.thorough
 async def test_a_setting_in_a_file_of_libreoffice(machine):
     raw = task("2cd43775")
     await machine.write_file(LIBREOFFICE, SAVING.format(minutes=10).encode())
@@ -70,6 +73,7 @@ async def test_a_setting_in_a_file_of_libreoffice(machine):
     assert await both(machine, raw) == (1.0, 1.0)
 
 
+@pytest.mark.thorough
 async def test_one_of_two_settings_is_enough(machine):
     raw = task("3ce045a0")
     assert await both(machine, raw) == (0.0, 0.0)
@@ -77,6 +81,7 @@ async def test_one_of_two_settings_is_enough(machine):
     assert await both(machine, raw) == (1.0, 1.0)
 
 
+@pytest.mark.thorough
 async def test_an_infeasible_task(machine):
     raw = task("c288e301")
     assert await both(machine, raw) == (0.0, 0.0)

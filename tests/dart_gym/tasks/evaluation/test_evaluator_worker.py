@@ -74,6 +74,7 @@ async def score(desktop, evaluator, terminal=TerminalState.DONE, **options) -> f
     return evaluation.score
 
 
+@pytest.mark.thorough
 async def test_the_rules_are_osworlds(desktop):
     both = {key: [HELLO[key], NOTHING[key]] for key in ("func", "result", "expected")}
     assert await score(desktop, HELLO) == 1.0
@@ -129,6 +130,7 @@ def tone(pitch: float) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.thorough
 async def test_metrics_of_sound_and_pictures_work(desktop):
     picture = io.BytesIO()
     Image.new("RGB", (60, 40), "red").save(picture, "PNG")
@@ -185,6 +187,7 @@ async def test_a_hang_ends_at_the_deadline(desktop, monkeypatch, busy):
     assert busy is (evaluation.status is EvaluationStatus.EVALUATION_ERROR)
 
 
+@pytest.mark.thorough
 async def test_what_keeps_a_processor_busy_is_no_failure_of_a_busy_machine(desktop, monkeypatch):
     """Else a document that is read for ever would have each failed episode left out, where many desktops run."""
     monkeypatch.setattr(patience, "what_delays", lambda roots, **_: Delay.MACHINE)
@@ -202,6 +205,7 @@ def others(monkeypatch):
         yield
 
 
+@pytest.mark.thorough
 async def test_on_a_busy_machine_an_evaluation_goes_on_until_it_has_had_its_time(desktop, others, monkeypatch):
     """What ends has its score, and what does not is worth 0, but not before it has gone on."""
     moves, imported, require_ok = [], [], evaluator_worker.EvaluatorWorker.require_ok
@@ -228,6 +232,7 @@ async def test_on_a_busy_machine_an_evaluation_goes_on_until_it_has_had_its_time
     assert "took longer" in evaluation.detail
 
 
+@pytest.mark.thorough
 async def test_a_machine_that_never_has_time_for_an_evaluation_is_to_blame(desktop, others, monkeypatch):
     monkeypatch.setattr(operation_deadline, "LONGEST_EXTENSION_S", 3.0)
     evaluation = await score_program(desktop, "while True: pass", timeout=2.0)
@@ -237,6 +242,7 @@ async def test_a_machine_that_never_has_time_for_an_evaluation_is_to_blame(deskt
 ENDLESS = "while :; do :; done"
 
 
+@pytest.mark.thorough
 async def test_a_desktop_that_an_evaluation_waits_for_has_had_its_time_too(desktop, others, monkeypatch):
     """A command of a getter that the agent has made endless, while others keep the machine busy."""
     monkeypatch.setattr(patience, "ENOUGH_S", 2.0)
@@ -247,6 +253,7 @@ async def test_a_desktop_that_an_evaluation_waits_for_has_had_its_time_too(deskt
     assert is_worth_0(evaluation), evaluation
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("where", "enough"), [("getter", True), ("getter", False), ("script", True), ("until", True)])
 async def test_a_command_that_is_endless_is_the_agent_s_once_it_has_had_its_time(
     desktop, others, monkeypatch, where, enough
@@ -285,6 +292,7 @@ async def test_a_crash_is_named(desktop, program, said):
     assert is_worth_0(evaluation) and said in evaluation.detail, evaluation
 
 
+@pytest.mark.thorough
 async def test_too_much_memory_is_worth_0(desktop, monkeypatch):
     monkeypatch.setattr(evaluator_worker, "MEMORY_BYTES", 200 << 20)
     command = "head -c 60000000 /dev/zero | tr '\\0' a"

@@ -147,6 +147,7 @@ async def test_a_reward_has_what_is_documented(desktop, place):
     assert await desktop.read_file("/home/user/note.txt") == b"bread\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize(
     ("program", "match"),
@@ -366,6 +367,7 @@ PLAYED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("source", ["directory", "archive"])
 def test_imported_bundles_are_played_by_their_oracles(place, source):

@@ -107,6 +107,7 @@ async def test_a_pause_must_be_a_number_of_seconds(seconds):
         await run_steps(FakeDesktop(DesktopSpec(kind="fake")), [step("sleep", seconds=seconds)])
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(180)
 async def test_programs_that_show_no_window_do_not_hold_up_the_reset(start_desktop, until, tmp_path):

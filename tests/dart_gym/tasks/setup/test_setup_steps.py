@@ -214,6 +214,7 @@ async def desktop():
 PAGE_SERVER = ["python3", "-m", "http.server", "--bind", "127.0.0.1", "8000", "--directory", "/home/user/pages"]
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_commands_files_and_windows(desktop, tmp_path):
     await run_steps(

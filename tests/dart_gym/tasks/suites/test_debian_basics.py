@@ -47,6 +47,7 @@ def check(stage, task_id, seed):
     assert 2 <= steps <= get_task(task_id).max_steps
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", FIRST)
 def test_the_oracle_scores_1_and_doing_nothing_0(stage, task_id):

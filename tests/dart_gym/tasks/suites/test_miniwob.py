@@ -142,6 +142,7 @@ def test_held_out_seeds_show_what_training_seeds_never_show(browser, page):
     assert not tested & trained and len(tested) > 5 and len(trained) > 30
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 def test_multi_turn_pages_take_three_to_twelve_actions(browser):
     lengths = {}
@@ -255,6 +256,7 @@ def test_an_episode_that_lost_its_page_scores_0_and_the_next_one_is_fine(browser
     assert browser.evaluate().score == 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 def test_resets_restart_nothing(browser):
     def processes():

@@ -24,6 +24,7 @@ def check(stage, task_id, seed):
     assert 2 <= steps <= task.max_steps
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", TASKS)
 def test_the_oracle_scores_1_and_doing_nothing_0(stage, task_id):

@@ -152,6 +152,7 @@ def test_a_rule_that_cannot_be_used_is_one_line(rules, names, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, tmp_path):
     """Its name is in the configuration, which every process of the run reads."""

@@ -112,6 +112,7 @@ trajectories = st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(trajectories)
 def test_trajectories_survive_packing(trajectory):
     assert unpack_trajectory(pack_trajectory(trajectory)) == trajectory
@@ -187,6 +188,7 @@ FULL_DISK = textwrap.dedent(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_full_disk_is_said_and_costs_nothing_recorded_before(sandboxed):
     output = sandboxed(FULL_DISK, "--size", str(6 << 20), "--tmpfs", "/mnt", argument="/mnt")

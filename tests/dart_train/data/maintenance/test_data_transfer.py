@@ -170,6 +170,7 @@ def _sized(size: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", HOSTILE)
 def test_an_archive_takes_bounded_memory_and_is_refused(tmp_path, how):
     path = tmp_path / "hostile"

@@ -177,6 +177,7 @@ def test_giving_up_a_fork(tmp_path):
         assert boundary > 5
 
 
+@pytest.mark.thorough
 def test_training(tmp_path):
     """Whenever the trainer dies, its weights hold each group once in the end, and the rows say the same."""
     with open_manager(tmp_path) as data:

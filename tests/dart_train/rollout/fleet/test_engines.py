@@ -60,6 +60,7 @@ def test_route_stays_with_the_replica_of_the_episode():
     assert route([], None) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 async def test_no_request_is_lost_when_a_replica_is_killed_while_it_generates(model_dir, sockets, prompt, sampling):
     async with model_pool(2, model_dir, sockets) as pool:

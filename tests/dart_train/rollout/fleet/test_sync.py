@@ -135,6 +135,7 @@ async def synced(sync: WeightSync, pool, version: int) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 async def test_replicas_are_updated_one_at_a_time_while_requests_go_on(model_dir, sockets, prompt, sampling, table):
     async with model_pool(2, model_dir, sockets) as pool:
@@ -208,6 +209,7 @@ async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weigh
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (5, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_weights_that_no_engine_takes_are_given_up_and_the_last_good_ones_served(
     weights_dir, sockets, table, caplog

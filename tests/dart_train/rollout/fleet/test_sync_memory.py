@@ -93,6 +93,7 @@ async def serving(pool: EnginePool, version: int) -> None:
     await until(lambda: all(r.version == version and r.state is ReplicaState.READY for r in pool.replicas))
 
 
+@pytest.mark.thorough
 async def test_versions_are_served_before_their_files_are_there(trainer, model_dir, sockets, prompt, sampling):
     """A replica that dies starts from the newest files, and reads the newest version from memory again."""
     async with model_pool(2, model_dir, sockets) as pool:
@@ -114,6 +115,7 @@ async def test_versions_are_served_before_their_files_are_there(trainer, model_d
             assert sync.updates == 3, "its files are for those that start"
 
 
+@pytest.mark.thorough
 async def test_engines_take_files_where_the_trainer_has_ended(trainer, model_dir, sockets, prompt, sampling, tmp_path):
     """A version that cannot be read from memory costs no replica its place."""
     async with model_pool(2, model_dir, sockets) as pool:
@@ -132,6 +134,7 @@ async def test_engines_take_files_where_the_trainer_has_ended(trainer, model_dir
         assert in_memory(trainer.data.fact(checkpoint_rows.IN_MEMORY)) is None, "its socket is gone"
 
 
+@pytest.mark.thorough
 async def test_weights_that_answer_otherwise_than_their_fingerprint_are_not_served(trainer, model_dir, sockets):
     """The replica starts again from files, and the version is left to its files."""
     async with model_pool(1, model_dir, sockets) as pool:

@@ -184,6 +184,7 @@ def drawn_screen(seed: int) -> np.ndarray:
     return screen
 
 
+@pytest.mark.thorough
 def test_a_running_rollout_keeps_the_screens_of_its_newest_prompt_alone_as_pixels(data):
     steps, window = 20, 5
     rollout, shown, hashes = Rollout(ASSIGNMENT), list[np.ndarray](), list[str]()

@@ -54,6 +54,7 @@ def spend(service: RolloutService, more: int = 24) -> int:
     return budget
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_the_cluster_is_killed_and_comes_back(sockets, data, make_policy, weights_dir, caplog):
     gym, echo = f"ws+unix://{sockets / 'gym.sock'}", f"ws+unix://{sockets / 'echo.sock'}"
@@ -102,6 +103,7 @@ async def test_engines_that_stay_away_end_the_service(sockets, data, make_policy
                 await asyncio.wait_for(run, 60)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.mysql
 async def test_a_database_server_is_killed_and_comes_back(

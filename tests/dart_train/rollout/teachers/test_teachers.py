@@ -198,6 +198,7 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
     assert flat_data.census().dropped[Reason.NO_SIGNAL] > 0 and flat_data.ready()[0] > 0
 
 
+@pytest.mark.thorough
 async def test_an_engine_of_ones_own_is_started_and_ends_with_the_run(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir
 ):

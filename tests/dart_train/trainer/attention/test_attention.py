@@ -93,6 +93,7 @@ def test_masks_grow_with_the_row_and_not_with_its_square():
     assert sizes[1] == 2 * sizes[0] and sizes[2] == 4 * sizes[0] > 0
 
 
+@pytest.mark.thorough
 def test_the_published_tower_makes_few_calls_for_a_screenshot():
     """The shape of 7B's tower at 1932x1092, with narrow layers: 5,044 calls as published, now at most two a block."""
     tower = tower_of_7b(width=32)

@@ -163,6 +163,7 @@ def test_an_adapter_trains_with_the_plan_of_a_gpu(steps, frozen, autocast, as_on
         assert all(item.grad is not None for name, item in model.named_parameters() if "lora_B" in name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_compares_every_way_with_the_plan_of_a_gpu(family, tmp_path, as_on_a_gpu):
     config = TinyModelConfig(family=family, hidden_size=32, layers=2, vision_hidden_size=32, vision_layers=2,

@@ -118,6 +118,7 @@ def test_without_a_kl_term_no_reference_runs(record, run):
     assert ran == (0, 8) and "kl" not in row
 
 
+@pytest.mark.thorough
 def test_a_kl_term_on_a_schedule_has_the_reference_run_in_its_steps_only(record, run, data):
     """And weighs as much there as all that it stands for."""
     record("a"), record("b"), record("c")

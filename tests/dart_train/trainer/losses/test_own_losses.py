@@ -111,6 +111,7 @@ runpy.run_module("dart_train", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("ranks", "names"), [(1, ("my_losses:Spread", "my_losses:LastStep")), (2, ("spread", "last"))])

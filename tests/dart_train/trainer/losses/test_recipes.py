@@ -221,6 +221,7 @@ def test_the_advantage_by_equal_screens_in_a_batch(make_prompt, tokens, screens,
 # --- the reference that follows ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_reference_follows_the_policy_and_survives_a_restart(recorded, model_dir, make_config, tmp_path):
     options = {
         "beta": 0.1, "sync_ref_model": True, "ref_model_mixup_alpha": 0.25, "ref_model_sync_steps": 2,

@@ -104,6 +104,7 @@ def test_on_a_gpu_the_library_is_asked_for_it(make_config, monkeypatch):
     assert config.activation_checkpointing_kwargs == {"offload": True}
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 def test_moments_are_on_the_device_in_steps_only_and_saved_and_taken_up(train, tmp_path):
     plain, whole = Seen(), Seen()

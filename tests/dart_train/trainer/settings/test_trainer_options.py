@@ -157,6 +157,7 @@ class ShortOfMemory:
         return self._compute(micro)
 
 
+@pytest.mark.thorough
 def test_a_step_that_does_not_fit_is_made_again_of_smaller_parts(
     data, record_group, make_config, model_dir, tmp_path, log, caplog
 ):
@@ -186,6 +187,7 @@ def test_a_step_that_does_not_fit_is_made_again_of_smaller_parts(
     )
 
 
+@pytest.mark.thorough
 def test_rows_of_a_step_that_is_made_again_hold_what_ran_before_and_what_did_not(
     data, record_group, make_config, model_dir, tmp_path
 ):
@@ -213,6 +215,7 @@ def test_rows_of_a_step_that_is_made_again_hold_what_ran_before_and_what_did_not
     torch.testing.assert_close(weights(trainer.model), expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_step_that_never_fits_ends_the_run_with_advice(data, record_group, make_config, model_dir):
     record_group("a"), record_group("b")
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1, micro_batch_tokens=256), data)

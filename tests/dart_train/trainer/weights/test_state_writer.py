@@ -101,6 +101,7 @@ def hold(monkeypatch, trainer: DartGRPOTrainer) -> list[int]:
     return waited
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"use_peft": True, "lora_r": 2}], ids=["whole", "adapter"])
 def test_training_goes_on_and_the_state_is_that_of_its_moment(make_trainer, monkeypatch, tmp_path, options):
     make_trainer("waits", background_states=False, **options).run()

@@ -252,6 +252,7 @@ def slow_trainer(model_dir: Path) -> Iterator[tuple]:
     process.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_a_trainer_that_is_killed_amid_a_transfer_changes_no_engine(slow_trainer, model_dir, tokens):
     """The engine answers meanwhile and afterwards, with its old weights."""
@@ -280,6 +281,7 @@ def read_in_process(address: str, pipe) -> None:
     staged_weights(f"{address}#7", lambda shapes: pipe.send("reading"))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_an_engine_that_is_killed_amid_a_transfer_costs_the_trainer_nothing(slow_trainer, model_dir, tokens):
     """Another engine reads the version whole, and answers differently from then on."""
