@@ -96,7 +96,7 @@ failures: setup-test  ## run every command in every situation and write docs/ref
 test: lint  ## the linters, and every test that takes less than five seconds, but for the parts below
 	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"
 
-test-unit: setup-unit  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
+test-unit: setup-unit  ## tests without desktops, models, servers and processes, properties on few examples: three minutes
 	@$(BIN)/python -m pytest $(BESIDE) 8 --hypothesis-profile unit -m "$(UNIT)"
 
 test-all: test test-parts  ## `make test`, and what needs a daemon or an environment of its own, but for what is slow
