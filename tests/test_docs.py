@@ -73,6 +73,7 @@ def _marked(name: str, text: str, *values: object) -> object:
     return pytest.param(*values, id=name, marks=marks)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.usefixtures("one_private_cluster")
 @pytest.mark.parametrize("block", [_marked(block.name, block.text, block) for block in _blocks("python")])

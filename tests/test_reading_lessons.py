@@ -52,6 +52,7 @@ def test_every_screen_is_full_of_words_and_every_word_is_one_token(lessons: Modu
         assert drawn.min() < 100, word
 
 
+@pytest.mark.thorough
 def test_a_few_steps_lower_the_loss_and_deeper_features_begin_silent(
     lessons: ModuleType, model_dir: Path, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_without_a_cpu_build_its_size_is_said_and_all_that_torch_needs_is_instal
     assert (again.returncode, again.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_torch_that_came_without_its_libraries_is_repaired(machine):
     address = machine.offer(machine.index)
     alone = [".venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", "--index-url", address, f"torch=={TORCH}"]

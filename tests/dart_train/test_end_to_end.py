@@ -25,7 +25,7 @@ REPORT_KEYS = {
     "dropped_stale", "weight_updates",
 }  # fmt: skip
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 def start(runs_dir: Path, *arguments: str, config: Path = CONFIG) -> subprocess.Popen:
@@ -101,7 +101,6 @@ def finished(tmp_path_factory):
     return runs_dir
 
 
-@pytest.mark.thorough
 def test_a_run_survives_the_death_of_modules_and_launcher(finished):
     state = json.loads((finished / "e2e" / "state.json").read_text())
     assert state["lives"] == 2
@@ -140,7 +139,6 @@ def test_another_configuration_under_the_same_name_is_refused(finished):
     assert "was made by another configuration" in (finished / "launcher.log").read_text()
 
 
-@pytest.mark.thorough
 def test_ctrl_c_leaves_nothing_and_the_same_command_goes_on(tmp_path):
     run = start(tmp_path)
     wait_for(lambda: metrics(tmp_path, "progress"), run, tmp_path)

@@ -51,6 +51,7 @@ def test_the_measured_run_learned():
     assert MEASURED["report"]["success_after_ci_low"] >= 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_commands_print_what_the_page_shows(tmp_path):
     blocks = re.findall(r"^```(bash|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -44,6 +44,7 @@ def test_an_evaluation_writes_what_decided_its_score(alike):
     assert json.loads((alike[0] / "scores.json").read_text())["settings"]["software"] == found["software"]
 
 
+@pytest.mark.thorough
 def test_what_was_played_alike_is_compared(alike):
     found = command("compare", *map(str, alike))
     assert found.exit_code == 0 and "differs" not in found.output

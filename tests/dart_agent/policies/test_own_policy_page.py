@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "tutorials" / "own_policy.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_example_is_short_and_works_as_a_policy_of_the_command(tmp_path, monkeypatch):
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

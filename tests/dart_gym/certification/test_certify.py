@@ -126,6 +126,7 @@ def test_a_changed_task_is_certified_no_more():
     assert not is_certified(report, get_task("fake/two-steps"))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "certify", "drawn", "--repeat", "4"]

@@ -43,6 +43,7 @@ async def test_locks_clipboard_and_held_keys_end_with_the_episode():
             assert b"secret" not in (await desktop.execute(["xclip", "-o", "-selection", selection])).stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", [Press(("ctrl", "+")), KeyDown("ctrl")])
 async def test_a_desktop_whose_browser_got_a_command_is_not_used_again(action):
     async with Session() as session:
@@ -62,6 +63,7 @@ async def test_shortcuts_of_the_browser_do_not_lead_out_of_the_page():
         assert (await session.step(await session.oracle())).evaluation.score == 1.0
 
 
+@pytest.mark.thorough
 async def test_a_desktop_that_ran_a_command_is_not_used_again():
     async with Session() as session:
         await session.reset("miniwob/enter-text", seed=1)

@@ -16,6 +16,7 @@ from tests.helpers.waiting import wait_until
 pytestmark = [pytest.mark.train, pytest.mark.mysql, pytest.mark.process, pytest.mark.timeout(300)]
 
 
+@pytest.mark.thorough
 def test_a_trainer_goes_on_when_its_database_comes_back(
     make_config, model_dir, record_into, tmp_path, monkeypatch, caplog
 ):

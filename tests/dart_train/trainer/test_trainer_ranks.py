@@ -36,6 +36,7 @@ def result(root: Path) -> tuple[list[dict], torch.Tensor]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)

@@ -66,6 +66,7 @@ async def test_a_text_is_typed_as_asked_whatever_the_keyboard_is_like(remote, ed
         await editor.clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.desktop
 async def test_spare_keys_are_used_again_and_held_keys_are_found_again(remote, editor):
     texts = ["".join(chr(first + i) for i in range(100)) for first in (0x4E00, 0x4F00, 0x5000, 0x4E00)]

@@ -306,6 +306,7 @@ def run(*arguments: str):
     return CliRunner().invoke(app, ["tasks", *arguments])
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_commands(place, written, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])

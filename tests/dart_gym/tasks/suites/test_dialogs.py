@@ -34,6 +34,7 @@ def test_the_oracle_solves_more_seeds(stage, task_id, seed):
     assert stage.evaluate().score == 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task_id", TASKS)
 def test_doing_nothing_scores_0_and_equal_seeds_look_equal(stage, task_id):
     first, frame = stage.reset(task_id, 5)

@@ -36,6 +36,7 @@ async def test_the_oracle_solves_it_in_3_to_12_actions_within_the_limit(task_id)
             assert 3 <= actions <= 12
 
 
+@pytest.mark.thorough
 async def test_tasks_take_five_actions_in_the_mean():
     means = []
     async with Session() as session:

@@ -59,6 +59,7 @@ class Seen(TrainerCallback):
         self.bytes.append(sum(item.untyped_storage().nbytes() for item in moments))
 
 
+@pytest.mark.thorough
 @pytest.mark.train
 @pytest.mark.parametrize("extra", [{}, {"use_peft": True, "lora_r": 2, "beta": 0.1}], ids=["whole", "adapter"])
 def test_training_with_moments_on_the_host_is_the_same_bit_by_bit(train, extra):

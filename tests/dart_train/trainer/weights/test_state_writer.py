@@ -119,6 +119,7 @@ def test_training_goes_on_and_the_state_is_that_of_its_moment(make_trainer, monk
         torch.testing.assert_close(*moments, atol=0.0, rtol=0.0)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_ends_the_training_and_leaves_the_state_before(make_trainer, monkeypatch, tmp_path):
     trainer, save = make_trainer("full"), torch.save
 
