@@ -219,9 +219,9 @@ def versions_of(run):
         return list_checkpoints(connection, run.root.name)
 
 
-@pytest.mark.scale
+@pytest.mark.slow
 @pytest.mark.e2e
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_where_it_was(tmp_path):
     (tmp_path / "made_to_fail.py").write_text(LOSS)
     command = [

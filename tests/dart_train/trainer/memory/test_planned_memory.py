@@ -225,6 +225,11 @@ def _taken_by_a_rank(rank: int, port: int, model_dir: Path, out: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize(
+    "model_dir",
+    [name if name == "qwen3_5" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(FAMILIES)],
+    indirect=True,
+)
 def test_what_is_planned_of_ranks_that_share_a_row_is_what_they_take(model_dir, tmp_path):
     """One has the screenshot and the beginning, the other one most of the responses."""
     context, port = multiprocessing.get_context("spawn"), free_port()
