@@ -91,7 +91,7 @@ PAIRS = [
             "result": [vm_file(f"{DESKTOP}/report.pdf")] * 2,
             "expected": [rule(relation="eq", ref_value=1), cloud_file(f"{FOLDER}report_gt.pdf")],
         },
-        [click(161, 62), *chosen(f"{DESKTOP}/report.pdf", "Export"),
+        [click(219, 94), *chosen(f"{DESKTOP}/report.pdf", "Export"),
          until(command=f"test -s {DESKTOP}/report.pdf", idle=True)],
         opened(f"{DESKTOP}/report.xlsx", f"{FOLDER}report.xlsx"),
         {f"{FOLDER}report.xlsx": "calc_files:one_cell", f"{FOLDER}report_gt.pdf": "pdf_files:one_line"},

@@ -19,7 +19,7 @@ from tests.dart_gym.solved.solved_pairs import (
 )  # fmt: skip
 
 FOLDER = f"{HUB}libreoffice_impress/"
-ORIENTATION, BACKGROUND = (1740, 222), (1740, 260)  # boxes of the sidebar; Escape goes back, or Ctrl+S is theirs
+ORIENTATION, BACKGROUND = (1690, 256), (1690, 294)  # boxes of the sidebar; Escape goes back, or Ctrl+S is theirs
 REGISTRY = "/home/user/.config/libreoffice/4/user/registrymodifications.xcu"
 
 PAIRS = [
@@ -33,13 +33,13 @@ PAIRS = [
              rules={"rgb": [114, 159, 207], "original_rgb": [255, 255, 255]}),
     document("stretch", "check_image_stretch_and_center", "small_picture", "small_picture",
              [*press("tab", "F4"),
-              *(part for y, text in ((420, '0"'), (460, '0"'), (566, '10"'), (605, '7.5"'))
+              *(part for y, text in ((408, '0"'), (448, '0"'), (554, '10"'), (593, '7.5"'))
                 for part in (click(830, y), *press("ctrl+a"), typed(text))),
-              *press("tab"), click(1177, 778), until(gone="Position and Size", idle=True)], kind="pptx"),
+              *press("tab"), click(1177, 766), until(gone="Position and Size", idle=True)], kind="pptx"),
     SolvedPair(
         "impress/presenter-console",
         {"func": "check_presenter_console_disable", "result": vm_file(REGISTRY)},
-        [*press("alt+F12"), click(488, 619, window="Options"), click(545, 642), click(1196, 330), click(1400, 853),
+        [*press("alt+F12"), click(488, 607, window="Options"), click(545, 630), click(1196, 318), click(1400, 841),
          until(gone="Options", idle=True)],
         opened(f"{DESKTOP}/birds.pptx", f"{FOLDER}birds.pptx"),
         {f"{FOLDER}birds.pptx": "impress_files:two_slides"},

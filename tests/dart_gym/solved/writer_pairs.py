@@ -18,8 +18,8 @@ from tests.dart_gym.solved.solved_pairs import (
     vm_file,
 )  # fmt: skip
 
-FORMAT, FORMAT_PARAGRAPH, TABS = (211, 29), (248, 206), (774, 288)  # a menu, its entry, and a tab of the dialog
-FONT_NAME, FONT_SIZE = (350, 100), (512, 100)  # boxes of the toolbar
+FORMAT, FORMAT_PARAGRAPH, TABS = (268, 62), (305, 239), (774, 276)  # a menu, its entry, and a tab of the dialog
+FONT_NAME, FONT_SIZE = (407, 133), (569, 133)  # boxes of the toolbar
 PICTURE = f"{HUB}libreoffice_writer/picture.png"
 
 PAIRS = [
@@ -54,8 +54,8 @@ PAIRS = [
              [*press("ctrl+end"), *press("alt+i"), *press("i"), *chosen(f"{DESKTOP}/picture.png", "Insert Image"),
               ], files={PICTURE: "writer_files:picture"}),
     document("tab-stops", "check_tabstops", "split_by_tab", "tab_stops",
-             [*press("ctrl+a"), click(*FORMAT), click(*FORMAT_PARAGRAPH), click(*TABS), click(681, 391),
-              *press("ctrl+a"), typed('5"'), click(832, 415), click(1306, 374), click(1322, 882)],
+             [*press("ctrl+a"), click(*FORMAT), click(*FORMAT_PARAGRAPH), click(*TABS), click(681, 379),
+              *press("ctrl+a"), typed('5"'), click(832, 403), click(1306, 362), click(1322, 870)],
              options={"word_number_split_by_tabstop": 3, "index": 0}),
     SolvedPair(
         "writer/default-font",
@@ -64,8 +64,8 @@ PAIRS = [
             "result": vm_file("/home/user/.config/libreoffice/4/user/registrymodifications.xcu"),
             "expected": {"type": "rule", "rules": {"font_name": "Times New Roman"}},
         },
-        [*press("alt+F12"), click(488, 619, window="Options"), click(587, 734), click(1072, 331), *press("ctrl+a"),
-         typed("Times New Roman"), *press("tab"), click(1400, 852), until(gone="Options", idle=True)],
+        [*press("alt+F12"), click(488, 607, window="Options"), click(587, 722), click(1072, 319), *press("ctrl+a"),
+         typed("Times New Roman"), *press("tab"), click(1400, 840), until(gone="Options", idle=True)],
         opened(f"{DESKTOP}/letter.docx", f"{HUB}libreoffice_writer/letter.docx"),
         {f"{HUB}libreoffice_writer/letter.docx": "writer_files:plain"},
     ),
