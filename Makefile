@@ -11,6 +11,7 @@ VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/eng
   tests/dart_train/rollout/teachers/test_teacher_vllm.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := thorough docker vllm openenv package pythons security scale ray
+# Markers: neither slow nor a part with a target of its own; of these, what takes less than five seconds; of these, units.
 OTHERS := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
 ELSEWHERE := not thorough and $(OTHERS)
 UNIT := not desktop and not train and not process and not mysql and not e2e and $(ELSEWHERE)

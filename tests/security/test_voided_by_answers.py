@@ -89,31 +89,38 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Handler).serve_forever()
 """
 OLD_FORMAT = "printf '\\320\\317\\021\\340\\241\\261\\032\\341' > ~/result; head -c 2000 /dev/zero >> ~/result"
 """The begin of a file of Office 97: libraries that read tables want a package for it that OSWorld does not have."""
+LAST_ROW = {
+    "type": "content_from_vm_file",
+    "path": "/home/user/result",
+    "file_type": "xlsx",
+    "file_content": "last_row",
+}
 EVADES = {
-    "a player that leads elsewhere": (
-        *(["python3", "-c", VLC_ELSEWHERE], "is_vlc_playing", {"type": "vlc_playing_info", "dest": "status.xml"}),
-        {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}},
-    ),
-    "a table of another format": (
-        *(["sh", "-c", OLD_FORMAT], "is_in_list"),
-        {"type": "content_from_vm_file", "path": "/home/user/result", "file_type": "xlsx", "file_content": "last_row"},
-        {"type": "rule", "rules": {"expected": "x"}},
-    ),
-    "a table of another format, compared": (
-        *(["sh", "-c", OLD_FORMAT], "compare_table", {**FILE, "dest": "result.xlsx"}, {**FILE, "dest": "right.xlsx"}),
-    ),
+    "a player that leads elsewhere": {
+        "func": "is_vlc_playing",
+        "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+        "expected": {"type": "rule", "rules": {"type": "file_name", "file_name": "a.mp4"}},
+    },
+    "a table of another format": {
+        "func": "is_in_list",
+        "result": LAST_ROW,
+        "expected": {"type": "rule", "rules": {"expected": "x"}},
+    },
+    "a table of another format, compared": {
+        "func": "compare_table",
+        "result": {**FILE, "dest": "result.xlsx"},
+        "expected": {**FILE, "dest": "right.xlsx"},
+        "options": {"rules": []},
+    },
 }
 
 
 @pytest.mark.desktop
 @pytest.mark.parametrize("how", EVADES)
 async def test_no_answer_to_a_getter_of_osworld_is_a_way_out(desktop, how):
-    program, func, result, expected = EVADES[how]
-    await desktop.launch(program)
-    check = {"func": func, "result": result, "expected": expected, "options": {"rules": []}}
-    if func != "compare_table":
-        del check["options"]
-    evaluation = await evaluate(desktop, check, TerminalState.DONE, official=True)
+    await desktop.launch(["python3", "-c", VLC_ELSEWHERE])
+    await desktop.execute(["sh", "-c", OLD_FORMAT])
+    evaluation = await evaluate(desktop, EVADES[how], TerminalState.DONE, official=True)
     assert is_worth_0(evaluation), evaluation
 
 

@@ -56,9 +56,6 @@ _GETTERS_OF = {
 """Beginnings of the names of getters, and the program whose state they read."""
 
 
-"""What `about:blank` and `data:,x` begin with, and `example.org:80` does not."""
-
-
 @dataclass(frozen=True, slots=True)
 class Download:
     """A file of the web: its name where it goes, and the stage "config", "postconfig" or "evaluator"."""

@@ -49,13 +49,9 @@ async def open_tabs(where: Surroundings, parameters: dict[str, Any]) -> None:
             try:
                 await browser.open(url, timeout=PAGE_TIMEOUT_S)
             except DevToolsError as error:
-                by_network = (
-                    where.evaluating
-                    and isinstance(error, PageLoadError)
-                    and await network_fails(url, where.downloads.hosts)
-                )
-                if where.evaluating and not by_network:
-                    raise
+                if where.evaluating:  # only a page may fail by the network
+                    if not (isinstance(error, PageLoadError) and await network_fails(url, where.downloads.hosts)):
+                        raise
                 raise StepError(f"tab {number + 1} of {len(urls)}: {error}") from error
             if number == 0 and existing:
                 await browser.close(existing[-1])  # DevTools lists the newest page first

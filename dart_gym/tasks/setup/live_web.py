@@ -17,6 +17,7 @@ from dart_gym.tasks.setup.web_source import RefusedError, opened
 
 REACH_TIMEOUT_S = 30.0
 _SCHEME = re.compile(r"[a-z-]+:(?!\d)", re.IGNORECASE)
+"""What `about:blank` and `data:,x` begin with, and `example.org:80` does not."""
 
 
 def web_host(url: str) -> str:
