@@ -18,7 +18,6 @@ import functools
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -34,6 +33,7 @@ from dart_gym.utils.owned_directories import make_owned_directory
 from dart_train.config.added_phases import added_phases
 from dart_train.config.resume_changes import Change, changes, may_change, record
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.core.stop_event import StopEvent
 from dart_train.core.train_errors import Interrupted, TrainedNothing
 from dart_train.nodes import cluster_nodes, ray_cluster
 from dart_train.nodes.cluster_nodes import ClusterNodes
@@ -87,7 +87,7 @@ class Pipeline:
             nodes.start if nodes is not None else None,
             config.data.unavailable_timeout_s,
         )
-        self._stop = threading.Event()
+        self._stop = StopEvent()
         self._sockets: Path | None = None
         self._cluster_url = config.cluster.url
         self._cluster_answered = False

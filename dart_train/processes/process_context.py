@@ -4,7 +4,6 @@ import itertools
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import expand_tasks
 from dart_train.core.digests import why_changed
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.stop_event import StopEvent
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.manager.data_manager import DataManager
@@ -61,7 +61,7 @@ class ProcessContext:
 
     config: RunConfig
     run: RunDirectory
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: StopEvent = field(default_factory=StopEvent)
     patience_s: float = UNAVAILABLE_TIMEOUT_S
     cluster_settings: ClientSettings = ClientSettings()
 
@@ -114,7 +114,7 @@ class ProcessContext:
         stop_on_signals(self.stop)
 
 
-def stop_on_signals(stop: threading.Event, *, orphan_exits: bool = False) -> None:
+def stop_on_signals(stop: StopEvent, *, orphan_exits: bool = False) -> None:
     """Have SIGTERM and SIGINT set an event.
 
     Args:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from dart_train.core.availability import Availability
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.stop_event import StopEvent
 from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, SchemaError
 from dart_train.data.groups import lease_rows
 from dart_train.data.groups.lease_rows import Sweep
@@ -154,7 +155,7 @@ class DataService:
 
 def run_data_service(service: DataService, sweep_interval_s: float = 0.5) -> None:
     """Be the data manager's process until SIGTERM or SIGINT, in the main thread. Raises `DataError`."""
-    stop = threading.Event()
+    stop = StopEvent()
     previous = {
         number: signal.signal(number, lambda signum, frame: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
     }

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.process
 
 # A trainer in the middle of a long step: it does not look at `stop` until the file says so.
 MODULE = """
-import os, sys, threading, time
+import os, sys, time
 from dart_gym.utils.processes import end_with_parent
+from dart_train.core.stop_event import StopEvent
 from dart_train.processes.process_context import stop_on_signals
 import signal
 end_with_parent(signal.SIGTERM)
-stop = threading.Event()
+stop = StopEvent()
 stop_on_signals(stop, orphan_exits=sys.argv[2] == "learn")
 open(sys.argv[1] + "/pid", "w").write(str(os.getpid()))
 while not os.path.exists(sys.argv[1] + "/step-done"):
