@@ -110,7 +110,7 @@ def world(tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("failures") / "world")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_what_commands_are_given_can_be_made(world):

@@ -67,7 +67,7 @@ print(point.parse("click", (112, 112)).errors[0].reason)
     assert printed[0].startswith("point 40 72 (Click(x=40, y=72") and printed[1] == "write 'point X Y'"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_a_run_trains_with_all_of_it(environment, tmp_path):

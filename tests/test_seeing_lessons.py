@@ -78,7 +78,7 @@ def test_the_model_sees_the_screens_at_their_own_size_and_is_asked_for_the_card(
         assert top <= int(clicked[2]) <= bottom
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 @pytest.mark.timeout(600)
 def test_some_steps_teach_the_tower_and_the_form_of_a_click(

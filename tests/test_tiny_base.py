@@ -42,7 +42,7 @@ def test_an_instruction_that_names_nothing_is_an_error():
         script.named("Expand the section", random.Random(0))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.desktop
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_stage_goes_from_shipped_weights_to_others(number, tmp_path, monkeypatch):

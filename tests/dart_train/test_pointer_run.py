@@ -27,7 +27,7 @@ BUDGET = 160
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_trains_the_head(tmp_path: Path):
     tiny = build_tiny_model(tmp_path / "tiny", config=TinyModelConfig(family="qwen3_vl", vision_layers=1))
     torch.manual_seed(0)

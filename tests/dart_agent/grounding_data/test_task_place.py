@@ -127,7 +127,7 @@ async def test_an_address_elsewhere_ends_the_way():
         await here.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_an_application_that_cannot_be_walked_is_named_and_the_next_one_is():
     broken = task("true", "Never")
     found = await collect([broken, bundled()["zenity-list"]], steps=2)

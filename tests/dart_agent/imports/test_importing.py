@@ -357,7 +357,7 @@ def test_an_archive_with_a_link_or_of_zeros_is_refused(tmp_path):
         import_episodes(tmp_path / "zeros.zip", tmp_path / "out")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_million_lines_in_bounded_memory(tmp_path):
     """Each is refused with its reason; the report keeps the first ones and counts the rest."""
     path = agentnet(tmp_path / "data", agentnet_line("sound"))

@@ -66,7 +66,7 @@ def test_back_pressure_keeps_rollouts_from_expiring():
     assert bounded.throughput == pytest.approx(free.throughput, rel=0.25)
 
 
-@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8))])
 def test_little_expires_whatever_the_size_of_groups(size):
     """180 desktops, a window of one version, a trainer that all wait for, and 40 % of groups with signal.
 

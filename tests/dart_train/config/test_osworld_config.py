@@ -70,7 +70,7 @@ def test_a_dry_run_prints_what_it_resolves_to(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [printed]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.train
 @pytest.mark.timeout(600)

@@ -26,7 +26,7 @@ def test_it_is_short_and_stands_alone():
 
 @pytest.mark.train
 @pytest.mark.process
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_it_learns_with_weights_that_lag_behind():
     """From about every sixth held-out screen to most of them, in less than a minute where nothing else runs."""

@@ -108,7 +108,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
     from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model

@@ -43,7 +43,7 @@ def train(root: Path, model_dir: Path, tracker: str, **variables: str) -> None:
     assert result.returncode == 0, result.stderr[-2000:]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_wandb_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(

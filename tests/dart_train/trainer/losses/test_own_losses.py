@@ -114,7 +114,10 @@ runpy.run_module("dart_train", run_name="__main__", alter_sys=True)
 @pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("ranks", "names"), [(1, ("my_losses:Spread", "my_losses:LastStep")), (2, ("spread", "last"))])
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [pytest.param(1, ("my_losses:Spread", "my_losses:LastStep"), marks=pytest.mark.slow), (2, ("spread", "last"))],
+)
 def test_they_reach_every_process_that_trains(directory, record_into, model_dir, tmp_path, ranks, names):
     """`learn` alone, where the module is in the working directory; and ranks of torchrun, where it is installed.
 
