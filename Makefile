@@ -15,8 +15,6 @@ PARTS := thorough docker vllm openenv package pythons security scale ray
 OTHERS := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
 ELSEWHERE := not thorough and $(OTHERS)
 UNIT := not desktop and not train and not process and not mysql and not e2e and $(ELSEWHERE)
-# The files with tests of a marker: half a minute is spared where pytest needn't collect ten thousand others.
-HOLDING = $$(grep -rl 'mark\.$(1)\b' --include='test_*.py' tests)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
@@ -108,7 +106,7 @@ test-parts:  ## the second half of test-all
 	@scripts/parts.sh $(PARTS)
 
 test-thorough: setup-test  ## tests that take five seconds or more: whole runs, simulations, faults, others' clients, whole suites
-	@REPORTS=build/thorough $(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "thorough and $(OTHERS)" $(call HOLDING,thorough)
+	@REPORTS=build/thorough $(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "thorough and $(OTHERS)"
 
 test-docker: setup-test  ## build the image and play episodes in containers, with a Docker daemon of its own (root)
 	@tests/docker/run.sh
@@ -136,10 +134,10 @@ test-pythons: setup-test  ## unit tests on Python 3.11 with the oldest packages 
 	@scripts/pythons.sh "$(UNIT)"
 
 test-scale: setup-test  ## ranks that share a model, and benchmarks whose aims tests hold: memory, parity, a step beside TRL's
-	@REPORTS=build/scale $(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow" $(call HOLDING,scale)
+	@REPORTS=build/scale $(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
 
 test-ray: setup-test  ## a Ray cluster of nodes without a common directory, killed and joined (root)
-	@REPORTS=build/ray $(BIN)/python scripts/run_tests.py -s -m "ray and not slow" $(call HOLDING,ray)
+	@REPORTS=build/ray $(BIN)/python scripts/run_tests.py -s -m "ray and not slow"
 
 test-security: setup-test  ## attacks of desktops, tasks, clients and pages; run it as root and as an ordinary user
 	@scripts/security.sh

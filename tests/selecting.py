@@ -6,9 +6,12 @@ import re
 
 
 def ruled_out(source: str, expression: str) -> bool:
-    """Whether "not a and not b ..." leaves out every test of a file by the marks that it gives to all of them."""
-    terms = [term.strip().split() for term in expression.split(" and ")]
-    if not all(len(term) == 2 and term[0] == "not" for term in terms):
+    """Whether "a and not b ..." leaves out every test of a file: none has `a`, or the file gives `b` to all of them."""
+    terms = [term.removeprefix("not ") for term in expression.split(" and ")]
+    if not all(re.fullmatch(r"\w+", term) for term in terms):
         return False  # it may ask for anything: see the tests
+    asked = {term for term in expression.split(" and ") if not term.startswith("not ")}
+    if not asked <= set(re.findall(r"\bmark\.(\w+)", source)):
+        return True
     marks = re.findall(r"^pytestmark = (?:.*\n?(?:^[ \])].*\n)*)", source, re.MULTILINE)
-    return bool(set(re.findall(r"pytest\.mark\.(\w+)", "".join(marks))) & {name for _, name in terms})
+    return bool(set(re.findall(r"pytest\.mark\.(\w+)", "".join(marks))) & ({*terms} - asked))

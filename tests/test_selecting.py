@@ -20,7 +20,7 @@ UNIT = "not desktop and not train"
 def test_what_all_tests_of_a_file_are_marked_with_rules_it_out(source):
     assert ruled_out(source, UNIT)
     assert not ruled_out(source, "not slow")
-    assert not ruled_out(source, "") and not ruled_out(source, "train") and not ruled_out(source, f"{UNIT} or process")
+    assert not ruled_out(source, "") and not ruled_out(source, f"{UNIT} or process")
     assert not ruled_out(source, "not (desktop and train)")
 
 
@@ -35,3 +35,19 @@ def test_what_all_tests_of_a_file_are_marked_with_rules_it_out(source):
 )
 def test_other_marks_do_not(source):
     assert not ruled_out(source, UNIT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "pytestmark = pytest.mark.train\n",
+        "@pytest.mark.train\ndef test_x(): ...\n",
+        "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.train)])\ndef test_x(x): ...\n",
+        "from pytest import mark\n\n@mark.train\ndef test_x(): ...\n",
+    ],
+)
+def test_a_file_that_never_names_the_mark_that_is_asked_for_is_ruled_out(source):
+    assert not ruled_out(source, "train") and not ruled_out(source, "train and not slow")
+    assert not ruled_out(source, "train or ray") and not ruled_out(source, "(train)")
+    assert ruled_out(source, "ray") and ruled_out(source, "not slow and ray") and ruled_out(source, "train and ray")
+    assert ruled_out("def test_x(): ...\n", "train")
