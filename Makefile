@@ -9,8 +9,10 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
 LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
 VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
   tests/dart_train/rollout/teachers/test_teacher_vllm.py
-# What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := thorough docker vllm openenv package pythons security scale ray
+# What `make test-all` runs after `make test`: parts that keep two cores busy or measure time, and parts that wait more
+# than they compute, of which two run at a time, the longest first. For another part add `test-NAME` below, and NAME here.
+PARTS := thorough security scale
+PAIRED := ray vllm docker pythons package openenv
 # Markers: neither slow nor a part with a target of its own; of these, what takes less than five seconds; of these, units.
 OTHERS := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
 ELSEWHERE := not thorough and $(OTHERS)
@@ -20,7 +22,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart multiturn demo ablations forks-and-teachers coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
-  setup-unit setup-test setup-docs generated failures test-hubs $(PARTS:%=test-%)
+  setup-unit setup-test setup-docs generated failures test-hubs $(patsubst %,test-%,$(PARTS) $(PAIRED))
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,7 +105,7 @@ test-unit: setup-unit  ## tests without desktops, models, servers and processes,
 test-all: test test-parts  ## `make test`, and what needs a daemon or an environment of its own, but for what is slow
 
 test-parts:  ## the second half of test-all
-	@scripts/parts.sh $(PARTS)
+	@scripts/parts.sh $(PARTS) -- $(PAIRED)
 
 test-thorough: setup-test  ## tests that take five seconds or more: whole runs, simulations, faults, others' clients, whole suites
 	@REPORTS=build/thorough $(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "thorough and $(OTHERS)"

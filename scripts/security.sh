@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the tests marked `security` as the user who calls; as root, those with a desktop once more as an ordinary user: what
-# a desktop can reach differs between the two, and both are ways in which a server is started. Two at a time, since most
+# a desktop can reach differs between the two, and both are ways in which a server is started. Three at a time, since most
 # wait; the two tenants alone, since one's speed is measured. Arguments go to pytest instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ say "Security, as $(id -un)"
 if [ $# -gt 0 ]; then
   .venv/bin/python -m pytest -m "security and not slow" --timeout 300 "$@" || status=1
 else
-  REPORTS=build/security .venv/bin/python scripts/run_tests.py -m "security and not slow" --timeout 300 -n 2 --dist loadfile \
+  REPORTS=build/security .venv/bin/python scripts/run_tests.py -m "security and not slow" --timeout 300 -n 3 --dist loadfile \
     --ignore "$TENANTS" tests/security || status=1
   REPORTS=build/tenants .venv/bin/python scripts/run_tests.py --timeout 300 "$TENANTS" || status=1
 fi
@@ -51,7 +51,7 @@ unshare --mount bash -c '
   }
   if [ $# -gt 0 ]; then ordinary "$@"; exit; fi
   status=0
-  ordinary -n 2 --dist loadfile --ignore "$TENANTS" tests/security || status=1
+  ordinary -n 3 --dist loadfile --ignore "$TENANTS" tests/security || status=1
   ordinary "$TENANTS" || status=1
   exit "$status"
 ' security "$@" || status=1
