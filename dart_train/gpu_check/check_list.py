@@ -34,6 +34,7 @@ CHECKS = (
     Check("parity-vllm", f"{_ROOM}.parity_checks:check_vllm", 600.0, needs_vllm=True),
     Check("training", f"{_ROOM}.training_checks:check_training", 300.0),
     Check("fsdp", f"{_ROOM}.rank_checks:check_fsdp", 300.0, needs_several=True),
+    Check("context", f"{_ROOM}.rank_checks:check_context", 300.0, needs_several=True),
     Check("weights-file", f"{_ROOM}.transfer_checks:check_files", 180.0),
     Check("weights-group", f"{_ROOM}.rank_checks:check_broadcast", 180.0, needs_several=True),
     Check("engine", f"{_ROOM}.engine_checks:check_engine", 600.0),

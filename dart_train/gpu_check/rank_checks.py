@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+from dart_agent.models.families.family_table import model_config
 from dart_gym.utils.processes import die_with_parent
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.device_checks import GIB
 from dart_train.gpu_check.outcome import Outcome, Status
+from dart_train.trainer.attention.shared_heads import unshared_heads
 
 LOSS_GAP = {"cuda": 2e-2, "cpu": 1e-4}
 """Largest relative difference of the loss between ranks that share a model and one that holds it whole; bfloat16 on
@@ -22,8 +25,25 @@ NORM_GAP = {"cuda": 5e-2, "cpu": 1e-3}
 
 def check_fsdp(setting: CheckSetting) -> list[Outcome]:
     """Compare loss and gradient norm of a sharded model with those of a whole one."""
-    values = _run_ranks("fsdp", setting)
-    name = f"FSDP2 over {setting.devices} ranks"
+    return _beside_whole(f"FSDP2 over {setting.devices} ranks", _run_ranks("fsdp", setting), setting)
+
+
+def check_context(setting: CheckSetting) -> list[Outcome]:
+    """Compare the same of ranks that hold slices of a row (`trainer.context_parallel`) with those of a whole one."""
+    size = largest_group(model_config(setting.model_dir), setting.devices)
+    if size == 1:
+        found = f"the model's heads cannot be shared by {setting.devices} ranks, or by a divisor of them"
+        return [Outcome("rows shared by ranks", Status.SKIPPED, found)]
+    return _beside_whole(f"rows shared by {size} of {setting.devices} ranks", _run_ranks("context", setting), setting)
+
+
+def largest_group(config: Mapping[str, Any], devices: int) -> int:
+    """Return how many ranks may share a model's rows, all devices or a divisor of their number; 1 if none may. Pure."""
+    sizes = (size for size in range(devices, 1, -1) if devices % size == 0 and not unshared_heads(config, size))
+    return next(sizes, 1)
+
+
+def _beside_whole(name: str, values: dict[str, Any], setting: CheckSetting) -> list[Outcome]:
     loss_gap = abs(values["loss"] - values["whole_loss"]) / abs(values["whole_loss"])
     norm_gap = abs(values["norm"] - values["whole_norm"]) / abs(values["whole_norm"])
     found = f"loss {loss_gap:.1e} and gradient norm {norm_gap:.1e} from one rank's, {values['seconds']:.2f} s a pass"

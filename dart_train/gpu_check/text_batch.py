@@ -16,19 +16,23 @@ RESPONSE_SHARE = 16
 """One token in this many belongs to the response."""
 
 
-def text_batch(model_dir: str | Path, tokens: ModelTokens, *, length: int) -> MicroBatch:
+def text_batch(
+    model_dir: str | Path, tokens: ModelTokens, *, length: int, context: tuple[int, int] = (0, 1)
+) -> MicroBatch:
     """Return one row of `length` tokens, of which a sixteenth are a response; the same on every call.
 
     Args:
         model_dir: directory with the processor's settings.
         tokens: its tokenizer.
         length: tokens of the row, at least 32.
+        context: place of this rank in its context group, and the number of its ranks: the row's slice is returned.
     """
     text = tokens.encode("abcdefghijklmnopqrstuvwxyz0123456789")
     ids = np.random.default_rng(0).choice(text, length).tolist()
     responses = max(length // RESPONSE_SHARE, 1)
     sample = Sample(tuple(ids[:-responses]), (), tuple(ids[-responses:]), (-1.0,) * responses)
-    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(_no_screens), max_length=None)
+    vision = VisionSpec.from_dir(model_dir)
+    collator = Collator(tokens, vision, ImageCache(_no_screens), max_length=None, context=context)
     (micro,) = collator.micro_batches([sample], length)
     return micro
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.core.device_peaks import peak_flops, utilisation
-from dart_train.gpu_check import attention_checks, device_checks, training_checks
+from dart_train.gpu_check import attention_checks, device_checks, rank_checks, training_checks
 from dart_train.gpu_check.check_list import CHECKS, chosen, reason_to_skip
 from dart_train.gpu_check.check_setting import CheckSetting
 from dart_train.gpu_check.gpu_report import as_values, outcome_table
@@ -48,12 +48,20 @@ def test_outcomes_survive_json_and_show_their_advice():
 
 
 @pytest.mark.parametrize(("devices", "vllm", "skipped"), [
-    (8, True, set()), (2, True, set()), (1, True, {"fsdp", "weights-group"}),
-    (1, False, {"fsdp", "weights-group", "parity-vllm"}),
+    (8, True, set()), (2, True, set()), (1, True, {"fsdp", "context", "weights-group"}),
+    (1, False, {"fsdp", "context", "weights-group", "parity-vllm"}),
 ])  # fmt: skip
 def test_a_check_is_skipped_with_its_reason(devices, vllm, skipped):
     reasons = {check.name: reason_to_skip(check, setting(devices, vllm=vllm)) for check in CHECKS}
     assert {name for name, reason in reasons.items() if reason} == skipped
+
+
+@pytest.mark.parametrize(
+    ("heads", "keys", "devices", "largest"), [(28, 4, 8, 4), (28, 4, 6, 2), (28, 4, 7, 1), (16, 8, 8, 8), (3, 1, 2, 1)]
+)
+def test_the_largest_groups_that_heads_allow_are_checked(heads, keys, devices, largest):
+    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": keys}}
+    assert rank_checks.largest_group(config, devices) == largest
 
 
 def test_checks_are_chosen_by_name():
@@ -144,5 +152,6 @@ def test_the_whole_command_on_the_cpu(tmp_path):
     found = json.loads(path.read_text())
     status = {item["name"]: item["status"] for item in found["outcomes"]}
     assert found["ready"] and "failed" not in status.values()
-    for name in ("training step", "FSDP2 over 2 ranks", "weights by gloo", "parity, embedded engine"):
+    ranks = ("FSDP2 over 2 ranks", "rows shared by 2 of 2 ranks", "weights by gloo")
+    for name in ("training step", *ranks, "parity, embedded engine"):
         assert status[name] == "ok"

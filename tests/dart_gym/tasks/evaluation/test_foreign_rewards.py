@@ -147,6 +147,14 @@ async def test_a_reward_has_what_is_documented(desktop, place):
     assert await desktop.read_file("/home/user/note.txt") == b"bread\n"
 
 
+FORKS = """
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+"""
+
+
 @pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize(
@@ -162,9 +170,7 @@ async def test_a_reward_has_what_is_documented(desktop, place):
         ("import time; time.sleep(900)", "took longer than 8 s .in reward.py. and was ended"),
         pytest.param("while True: pass", "took longer than 8 s", marks=pytest.mark.slow),
         ("import os, time; os.close(1); time.sleep(900)", "took longer than 8 s"),
-        pytest.param(
-            "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "took longer than 8 s", marks=pytest.mark.slow
-        ),
+        pytest.param(FORKS, "took longer than 8 s", marks=pytest.mark.slow),
         ("with open('/tmp/big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))", "status (-25|1):|longer"),
     ],
 )  # fmt: skip
