@@ -96,8 +96,11 @@ generated:
 failures: setup-test  ## run every command in every situation and write docs/reference/failures.md: half an hour
 	@$(BIN)/python -m scripts.failures
 
-test: lint  ## the linters, and every test that takes less than five seconds, but for the parts below
-	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"
+test: setup-test  ## the linters, and every test that takes less than five seconds, but for the parts below
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"; tests=$$?; \
+	wait $$types || { echo "error: the type checker found what is printed above" >&2; exit 1; }; exit $$tests
 
 test-unit: setup-unit  ## tests without desktops, models, servers and processes, properties on few examples: three minutes
 	@$(BIN)/python -m pytest $(BESIDE) 8 --hypothesis-profile unit -m "$(UNIT)"
