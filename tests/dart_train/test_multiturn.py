@@ -53,6 +53,7 @@ def test_the_multi_turn_set_is_on_three_kinds_of_programs():
     assert set(sites) - set(config.train_tasks) == {"sites/shop-cart"}
 
 
+@pytest.mark.slow
 @pytest.mark.scale
 @pytest.mark.e2e
 def test_the_drawn_run_keeps_its_best_version_and_reports(tmp_path):

@@ -10,6 +10,7 @@ from dart_lab.train import parity_bench
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.timeout(400)]
 
 
+@pytest.mark.slow
 def test_all_aims_are_met():
     report = parity_bench.measure(lambda text: None)
     for name in FAMILIES:

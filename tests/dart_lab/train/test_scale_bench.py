@@ -11,6 +11,7 @@ from dart_lab.train import image_bench, scale_bench
 pytestmark = [pytest.mark.process, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 @pytest.mark.scale
 async def test_a_small_service_plays_and_is_trained_on():
     said: list[str] = []

@@ -52,6 +52,7 @@ def test_rows_of_odd_lengths_were_among_them(two):
     assert any(found.get("tokens", 0.0) > 0.5 for found in two.values())
 
 
+@pytest.mark.slow
 def test_four_ranks_share_two_heads_of_keys(tmp_path):
     four = compare(tmp_path, FOUR, ranks=4)
     for name, layout in itertools.product(FOUR, LAYOUTS):
