@@ -52,7 +52,7 @@ def test_only_responses_are_taught(lessons: ModuleType) -> None:
     assert ids[:, 1:][wanted].tolist() == [7, 8, 9]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 @pytest.mark.timeout(600)
 def test_some_steps_teach_the_words_that_all_responses_have(

@@ -560,7 +560,7 @@ def test_broken_lines_raise_nothing():
     fuzz(5_000, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_hundred_thousand_broken_lines_raise_nothing():
     fuzz(100_000, 2)
 

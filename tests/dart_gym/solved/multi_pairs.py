@@ -147,7 +147,6 @@ TEXTS = SolvedPair(
             "b.eml": b"From: b\n\nworld\n",
         }.items()
     },
-    quick=True,
 )
 
 NOVEL = {

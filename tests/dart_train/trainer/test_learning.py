@@ -126,7 +126,7 @@ def test_learns_what_is_rewarded(bandit, make_config, warm_dir):
     assert np.mean(rewards[-8:]) > 0.85
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_learns_nothing_from_shuffled_rewards(bandit, make_config, warm_dir):
     rewards = learn(bandit, warm_dir, config=make_config(**SETTINGS, shuffle_rewards=True))
     assert np.mean(rewards[-10:]) < 0.6

@@ -85,7 +85,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(tmp_path, model_dir, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")
