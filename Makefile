@@ -22,7 +22,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart multiturn demo ablations forks-and-teachers coupled coupled-paced controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
-  setup-unit setup-test setup-docs generated failures test-hubs $(patsubst %,test-%,$(PARTS) $(PAIRED))
+  setup-unit setup-test setup-docs style generated failures test-hubs $(patsubst %,test-%,$(PARTS) $(PAIRED))
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,8 +80,11 @@ forks-and-teachers: setup  ## flat groups, forks, teachers at equal numbers of a
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
 
-lint: setup-test  ## ruff and the type checker
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+style: setup-test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+lint: style  ## ruff and the type checker
+	@$(BIN)/mypy
 
 format: setup-test  ## format the code, and write what is generated from it
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -96,8 +99,7 @@ generated:
 failures: setup-test  ## run every command in every situation and write docs/reference/failures.md: half an hour
 	@$(BIN)/python -m scripts.failures
 
-test: setup-test  ## the linters, and every test that takes less than five seconds, but for the parts below
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+test: style  ## the linters, and every test that takes less than five seconds, but for the parts below
 	@$(BIN)/mypy & types=$$!; \
 	$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"; tests=$$?; \
 	wait $$types || { echo "error: the type checker found what is printed above" >&2; exit 1; }; exit $$tests

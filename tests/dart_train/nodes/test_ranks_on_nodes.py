@@ -59,7 +59,7 @@ def test_ranks_on_two_nodes_train_one_model(cluster, launcher):
     assert sorted(ranks_on(cluster)) == sorted(node.address for node in cluster.network.nodes)
 
 
-@pytest.mark.parametrize("host", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("host", [1, 2])
 def test_a_killed_rank_of_either_node_begins_again_from_the_state_of_both(cluster, launcher, host):
     log = cluster.root(NAME) / "logs" / "learn.log"
     before, said = version(cluster), len(log.read_text())

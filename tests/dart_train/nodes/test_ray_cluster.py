@@ -227,7 +227,6 @@ def test_groups_are_forked_wherever_desktops_are(life, record_property):
     assert re.search(r"^  forks: [1-9]\d*\s*$", asked, re.MULTILINE), asked
 
 
-@pytest.mark.slow
 def test_forks_are_in_budget_and_report_and_nothing_is_trained_twice(life):
     stopped = life.ask(list(life.nodes.values())[-1], "stop", NAME)
     assert "the same command resumes it" in stopped
