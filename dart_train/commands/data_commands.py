@@ -1,18 +1,13 @@
-"""The commands `dart-train data ...`: the data manager's process, its schema, and a run as one file.
-
-`dart-train data CONFIG` without a command's name is `dart-train data serve CONFIG`.
-"""
+"""The commands `dart-train data ...`: the schema, and a run as one file."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
 from dart_gym.utils.waits import waiting_for
 from dart_train.commands import data_care_commands
@@ -25,38 +20,9 @@ if TYPE_CHECKING:
 URL_VARIABLE = "DART_DATA_URL"
 
 
-class DataCommands(TyperGroup):
-    """Take a first argument that is no command as the configuration of `serve`."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Insert `serve` if no command is named."""
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Run the data manager, or look after its data.")
+app = typer.Typer(no_args_is_help=True, help="Look after a run's data.")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archive")]
-
-
-@app.command()
-@on_run()
-def serve(context: ProcessContext) -> None:
-    """Run the data manager: expire data, return leases, keep statistics. `dart-train data CONFIG` is the same."""
-    from dart_train.core.metrics_log import MetricsLog
-    from dart_train.data.maintenance.data_service import DataService, run_data_service
-
-    settings = context.config.data
-    with context.open_data() as manager, contextlib.closing(MetricsLog(context.run.metrics("data"))) as metrics:
-        service = DataService(
-            manager,
-            metrics,
-            workers=context.config.rollout.workers,
-            retention=settings.retention,
-            unavailable_timeout_s=settings.unavailable_timeout_s,
-        )
-        run_data_service(service)
 
 
 @app.command()

@@ -110,23 +110,6 @@ def run(
         pipeline.say_result(finished, Console())
 
 
-@app.command("phase")
-@on_run(url=True)
-def run_phase(
-    context: ProcessContext,
-    phase: Annotated[
-        str,
-        typer.Argument(
-            metavar="PHASE", help="prepare, demonstrate, warmup, supervised, or one that controls.phases names"
-        ),
-    ],
-) -> None:
-    """Run one phase of a run by hand, such as its warm-up. `dart-train run` runs all of them, in order."""
-    from dart_train.processes import run_phase as command
-
-    command.main(context, phase)
-
-
 @app.command()
 @on_run(url=True)
 def evaluate(
@@ -152,36 +135,36 @@ def evaluate(
 
 @app.command()
 @on_run(url=True)
-def rollout(
+def process(
     context: ProcessContext,
-    plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
+    call: typer.Context,
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROCESS",
+            help="prepare, demonstrate, warmup, data, rollout, learn, monitor, supervised, or a phase that "
+            "controls.phases names",
+        ),
+    ],
+    plain: Annotated[bool, typer.Option("--plain", help="rollout: log lines instead of a live dashboard")] = False,
     engine_gpus: EngineGPUs = None,
     gpu_memory: GPUMemory = None,
 ) -> None:
-    """Play rollouts with engine replicas until the budget is spent."""
-    from dart_train.processes import rollout as command
-    from dart_train.rollout.settings.rollout_config import EnginePlaces
+    """Run one process of a run by hand, on a node of your own. `dart-train run` starts all of them, in order.
 
-    command.main(context, plain=plain, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
+    data, rollout, learn and monitor run side by side; each of the others is a phase of its own. Under torchrun, learn
+    and warmup run in as many ranks as torchrun starts.
+    """
+    from dart_train.processes import run_process as command
 
-
-@app.command()
-@on_run()
-def learn(context: ProcessContext, gpu_memory: GPUMemory = None) -> None:
-    """Train on leased groups and publish versions. Under torchrun it runs in as many processes as torchrun starts."""
-    from dart_train.processes import learn as command
-
-    command.main(context, gpu_memory=gpu_memory)
-
-
-@app.command()
-@on_run(url=True)
-def monitor(context: ProcessContext, engine_gpus: EngineGPUs = None, gpu_memory: GPUMemory = None) -> None:
-    """Evaluate new versions on a few held-out seeds during training, and keep the best one."""
-    from dart_train.processes import monitor as command
-    from dart_train.rollout.settings.rollout_config import EnginePlaces
-
-    command.main(context, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
+    written = {
+        "--url": call.params["url"],
+        "--plain": plain,
+        "--engine-gpus": engine_gpus,
+        "--gpu-memory": gpu_memory,
+    }
+    options = command.Options(plain, engine_gpus or [], gpu_memory)
+    command.main(context, which, options, [option for option, value in written.items() if value])
 
 
 @app.command()

@@ -221,16 +221,15 @@ class Pipeline:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _phase(self, phase: str, *, desktops: bool = False, threads: int = 1) -> None:
-        """Run a phase of `dart-train phase`, in a process that has the name of the phase."""
+        """Run a phase in a process that has the name of the phase."""
         if desktops:
             self._start_cluster()
         self._start_phase(phase, *(("--url", str(self._cluster_url)) if desktops else ()), threads=threads)
         self._until_finished(phase, phase)
 
     def _start_phase(self, phase: str, *arguments: str, threads: int = 1) -> None:
-        common = ("phase", str(self.run.config), phase, "--runs-dir", str(self.run.root.parent), *arguments)
-        spec = python_process(phase, "dart_train", *common, threads=threads)
-        self.supervisor.start(placed(spec, "warmup" if phase in ("warmup", SUPERVISED) else "phase", self.placement))
+        kind = "warmup" if phase in ("warmup", SUPERVISED) else "phase"
+        self._start(phase, *arguments, threads=threads, kind=kind)
 
     def _process(self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None) -> None:
         if desktops:
@@ -239,10 +238,12 @@ class Pipeline:
         self._start(command, *arguments)
         self._until_finished(phase or command, command)
 
-    def _start(self, command: str, *arguments: str, service: bool = False) -> None:
-        common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
-        spec = python_process(command, "dart_train", *common, service=service)
-        self.supervisor.start(placed(spec, command, self.placement))
+    def _start(
+        self, process: str, *arguments: str, service: bool = False, threads: int = 1, kind: str | None = None
+    ) -> None:
+        words = (*words_of(process, str(self.run.config)), "--runs-dir", str(self.run.root.parent), *arguments)
+        spec = python_process(process, "dart_train", *words, service=service, threads=threads)
+        self.supervisor.start(placed(spec, kind or process, self.placement))
 
     def _start_cluster(self) -> None:
         if self._cluster_url is not None:
@@ -363,6 +364,11 @@ def phases_of(config: RunConfig) -> list[Phase]:
         for name, phase in added_phases(config.controls.phases).items()
     ]
     return [phase for phase in (*PHASES, *added, *LAST_PHASES) if phase.wanted(config)]
+
+
+def words_of(process: str, config: str) -> tuple[str, ...]:
+    """Return the arguments of `dart-train` that start a process of a run. Pure."""
+    return (process, config) if process in ("evaluate", "report") else ("process", config, process)
 
 
 def placed(spec: ProcessSpec, command: str, placement: Placement) -> ProcessSpec:

@@ -156,7 +156,7 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
         return local
     raise first or CheckpointError(
         f"no weights are published as version {version or 0} yet; `dart-train run` does it, or "
-        "`dart-train phase CONFIG prepare`"
+        "`dart-train process CONFIG prepare`"
     )
 
 

@@ -25,7 +25,7 @@ _COMMANDS = {
     ],
     "model": [f"dart-agent tiny model {_TINY}"],
     "run": ["dart-train data init mine.yaml"],
-    "prepared": ["dart-train phase mine.yaml prepare"],
+    "prepared": ["dart-train process mine.yaml prepare"],
     "archive": ["dart-train data export mine.yaml run.tar"],
     "results": ["dart-agent export evals/a results"],
 }  # fmt: skip

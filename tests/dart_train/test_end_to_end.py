@@ -70,7 +70,9 @@ def processes_of(runs_dir: Path) -> list[psutil.Process]:
 
 def module(runs_dir: Path, name: str) -> psutil.Process | None:
     found = processes_of(runs_dir)  # with the command lines as they were read: a process may have ended since
-    return next((p for p in found if (p.info["cmdline"] or [])[1:4] == ["-m", "dart_train", name]), None)
+    lines = [(process, process.info["cmdline"] or []) for process in found]
+    words = ["-m", "dart_train", "process"]
+    return next((process for process, line in lines if line[1:4] == words and line[5:6] == [name]), None)
 
 
 def metrics(runs_dir: Path, name: str) -> list[dict]:

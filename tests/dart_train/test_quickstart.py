@@ -84,7 +84,7 @@ def test_every_phase_and_the_controls_in_small(dart_train, runs_dir):
 
 def test_a_control_that_is_killed_beside_the_tests_is_trained_anew(tmp_path):
     def trainers() -> list[psutil.Process]:
-        return [process for process in processes_of(tmp_path) if {"phase", "supervised"} <= {*process.cmdline()}]
+        return [process for process in processes_of(tmp_path) if {"process", "supervised"} <= {*process.cmdline()}]
 
     longer = [*SMALL, "rollout.budget_rollouts=96"]  # the control takes as long as they
     line = ["--name", "killed", *(word for setting in longer for word in ("--set", setting))]

@@ -25,7 +25,7 @@ def test_its_configurations_resolve_and_place_on_a_machine_without_gpus():
 
 def test_a_run_prepares_its_model_as_a_user_without_rights():
     said = in_image(
-        "-c", "id -u && ray --version && dart-train phase /opt/configs/quickstart.yaml prepare --runs-dir /runs && "
+        "-c", "id -u && ray --version && dart-train process /opt/configs/quickstart.yaml prepare --runs-dir /runs && "
         "cat /runs/quickstart/checkpoints/v000000/config.json", entry="bash",
     )  # fmt: skip
     assert said.startswith("1000\n") and "ray, version" in said and "qwen2_5_vl" in said

@@ -1,4 +1,4 @@
-"""RolloutService: workers, engine replicas, scheduler and recorder together; the process `dart-train rollout`.
+"""RolloutService: workers, engine replicas, scheduler and recorder together; the process `rollout` of a run.
 
 Invariants:
     - There is one event loop with one coroutine per worker. It never waits for disk, database or a model: recording,

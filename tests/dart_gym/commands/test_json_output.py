@@ -46,7 +46,7 @@ WITHOUT_TABLE = {
     **{
         f"dart-train {name}": MODULE
         for name in (
-            "data serve", "evaluate", "learn", "monitor", "phase", "rollout",
+            "evaluate", "process",
         )
     },
 }  # fmt: skip

@@ -31,7 +31,7 @@ LACKING = {
     "dart-train data init --url sqlite:////tmp/none/x.sqlite": "train",
     "dart-train report mine.yaml": "train",
     "dart-train run mine.yaml": "train",
-    "dart-train rollout mine.yaml": "train",
+    "dart-train process mine.yaml rollout": "train",
     "dart-train status mine --ray auto": "train",
 }
 

@@ -137,7 +137,7 @@ def test_files_that_must_not_grow(config, runs):
     def forbid() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    command = [sys.executable, "-m", "dart_train", "phase", str(config), "prepare", "--runs-dir", str(runs)]
+    command = [sys.executable, "-m", "dart_train", "process", str(config), "prepare", "--runs-dir", str(runs)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=110, preexec_fn=forbid)
     assert_said(result, "File too large", "ulimit -f")
 

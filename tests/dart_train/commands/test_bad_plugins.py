@@ -88,9 +88,9 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
     ("command", "setting", "says"),
     [
         ("run", "trainer.kind=half", "the trainer 'half' of the package 'bad-package'"),
-        ("learn", "trainer.loss_type=half", "the loss 'half' of the package 'bad-package'"),
-        ("rollout", "rollout.engine.kind=half", "the engine 'half' of the package 'bad-package'"),
-        ("phase demonstrate", "data.curation.rules=[half]", "the curation rule 'half' of the package 'bad-package'"),
+        ("process learn", "trainer.loss_type=half", "the loss 'half' of the package 'bad-package'"),
+        ("process rollout", "rollout.engine.kind=half", "the engine 'half' of the package 'bad-package'"),
+        ("process demonstrate", "data.curation.rules=[half]", "the curation rule 'half' of the package 'bad-package'"),
     ],
 )
 def test_a_process_ends_with_one_line(tmp_path, command, setting, says):

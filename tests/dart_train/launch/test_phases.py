@@ -68,7 +68,7 @@ def test_a_phase_that_does_not_exist_is_refused_by_name(weigh, tmp_path):
     config.write_text("name: mine\nrollout: {tasks: [fake/two-steps]}\ncontrols: {phases: {weigh: {times: 3}}}\n")
 
     def run(phase: str) -> Result:
-        return CliRunner().invoke(app, ["phase", str(config), phase, "--runs-dir", str(tmp_path)])
+        return CliRunner().invoke(app, ["process", str(config), phase, "--runs-dir", str(tmp_path)])
 
     assert run("weigh").exit_code == 0 and (tmp_path / "mine" / "weighed").read_text() == "3"
     for wrong, near in (("wegh", "weigh"), ("warm-up", "warmup")):

@@ -14,7 +14,7 @@ import yaml
 
 from dart_agent.presets import get_preset
 from dart_train.config.run_config import load_config
-from dart_train.launch.pipeline import cluster_server, place_here, placed
+from dart_train.launch.pipeline import cluster_server, place_here, placed, words_of
 from dart_train.placement.placement import Placement, PlacementError
 from dart_train.preflight.settings_check import library_check
 from dart_train.rollout.fleet.engine_pool import EnginePool
@@ -66,7 +66,7 @@ def test_where_each_configuration_runs(name, gpus, monkeypatch, tmp_path):
 def modules(config_path: Path, placement: Placement) -> dict[str, ProcessSpec]:
     """The modules of the reinforcement learning as the launcher starts them."""
     names = ("learn", "rollout", "evaluate", "data", "warmup")
-    specs = {name: python_process(name, "dart_train", name, "c.yaml") for name in names}
+    specs = {name: python_process(name, "dart_train", *words_of(name, "c.yaml")) for name in names}
     specs["cluster"] = cluster_server("ws+unix:///run/cluster.sock", config_path)
     return {name: placed(spec, name, placement) for name, spec in specs.items()}
 
@@ -78,13 +78,13 @@ def test_the_commands_of_eight_gpus(monkeypatch, tmp_path):
     started = modules(CONFIGS / "dart_osworld_7b.yaml", placement)
     lines = {name: " ".join(spec.argv).removeprefix(f"{sys.executable} ") for name, spec in started.items()}
     assert lines["learn"] == (
-        "-m dart_train.launch.rank_launcher --standalone --nproc-per-node=6 -m dart_train learn c.yaml"
+        "-m dart_train.launch.rank_launcher --standalone --nproc-per-node=6 -m dart_train process c.yaml learn"
     )
-    assert lines["warmup"] == lines["learn"].replace("dart_train learn", "dart_train warmup")
+    assert lines["warmup"] == lines["learn"].replace("c.yaml learn", "c.yaml warmup")
     assert started.pop("warmup").env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5"
-    for name in ("rollout", "evaluate"):
-        assert lines[name] == f"-m dart_train {name} c.yaml --engine-gpus 6 --engine-gpus 7 --gpu-memory 0.9"
-    assert lines["data"] == "-m dart_train data c.yaml" and " serve --config " in lines["cluster"]
+    for name, words in (("rollout", "process c.yaml rollout"), ("evaluate", "evaluate c.yaml")):
+        assert lines[name] == f"-m dart_train {words} --engine-gpus 6 --engine-gpus 7 --gpu-memory 0.9"
+    assert lines["data"] == "-m dart_train process c.yaml data" and " serve --config " in lines["cluster"]
     shown = {name: spec.env["CUDA_VISIBLE_DEVICES"] for name, spec in started.items()}
     assert shown == {"learn": "0,1,2,3,4,5", "rollout": "0", "evaluate": "0", "data": "", "cluster": ""}
     assert {spec.env["CUDA_DEVICE_ORDER"] for spec in started.values()} == {"PCI_BUS_ID"}
@@ -110,7 +110,7 @@ def test_the_commands_of_eight_gpus(monkeypatch, tmp_path):
 def test_the_commands_of_one_gpu_that_is_shared(name, kind, engine, trainer, monkeypatch, tmp_path):
     fake_gpus(monkeypatch, tmp_path, gpu_rows(kind))
     started = modules(CONFIGS / f"{name}.yaml", place_here(load_config(CONFIGS / f"{name}.yaml")))
-    assert started["learn"].argv[1:] == ("-m", "dart_train", "learn", "c.yaml", "--gpu-memory", trainer)
+    assert started["learn"].argv[1:] == ("-m", "dart_train", "process", "c.yaml", "learn", "--gpu-memory", trainer)
     assert started["rollout"].argv[-4:] == ("--engine-gpus", "0", "--gpu-memory", engine)
     assert {started[module].env["CUDA_VISIBLE_DEVICES"] for module in ("learn", "rollout", "evaluate")} == {"0"}
 
@@ -120,7 +120,7 @@ def test_the_commands_of_the_quick_start_see_no_gpu(gpus, monkeypatch, tmp_path)
     fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * gpus))
     started = modules(CONFIGS / "quickstart.yaml", place_here(load_config(CONFIGS / "quickstart.yaml")))
     assert {spec.env["CUDA_VISIBLE_DEVICES"] for spec in started.values()} == {""}
-    assert started["learn"].argv[1:] == ("-m", "dart_train", "learn", "c.yaml")
+    assert started["learn"].argv[1:] == ("-m", "dart_train", "process", "c.yaml", "learn")
     assert started["rollout"].argv[-4:] == ("--engine-gpus", "", "--engine-gpus", "")
 
 
@@ -171,7 +171,7 @@ def test_the_monitors_engine_has_a_gpu_of_its_own(monkeypatch, tmp_path):
     config = load_config(CONFIGS / "dart_osworld_7b.yaml", ["evaluation.monitor.every_rollouts=100"])
     placement = place_here(config)
     assert placement.sentence.endswith("the monitor's engine on GPU 8")
-    monitor = placed(python_process("monitor", "dart_train", "monitor", "c.yaml"), "monitor", placement)
+    monitor = placed(python_process("monitor", "dart_train", *words_of("monitor", "c.yaml")), "monitor", placement)
     assert monitor.argv[-4:] == ("--engine-gpus", "8", "--gpu-memory", "0.9")
     assert monitor.env["CUDA_VISIBLE_DEVICES"] == "8"
     fake_gpus(monkeypatch, tmp_path / "eight", gpu_rows(*[H100] * 8))
@@ -189,7 +189,7 @@ def test_the_trainers_allocator_grows_its_pieces_unless_the_user_says_otherwise(
     fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * 8))
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     placement = place_here(load_config(CONFIGS / "dart_osworld_7b.yaml"))
-    spec = python_process("learn", "dart_train", "learn", "c.yaml")
+    spec = python_process("learn", "dart_train", *words_of("learn", "c.yaml"))
     assert placed(spec, "learn", placement).env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
     assert "PYTORCH_CUDA_ALLOC_CONF" not in placed(spec, "learn", placement).env

@@ -64,7 +64,7 @@ def test_a_killed_rank_of_either_node_begins_again_from_the_state_of_both(cluste
     log = cluster.root(NAME) / "logs" / "learn.log"
     before, said = version(cluster), len(log.read_text())
     node = next(node for node in cluster.network.nodes if node.address.endswith(f".{host}"))
-    killed(node, "dart_train learn")
+    killed(node, "dart_train process .* learn")
     goes_on(cluster, launcher, before + 2)
     assert re.search(r"checkpoint-\d+", log.read_text()[said:]), log.read_text()[said:]
     second = next(node for node in cluster.network.nodes if node.address == ranks_on(cluster)[1])

@@ -189,7 +189,7 @@ def test_a_node_that_joins_adds_desktops(life, record_property):
 def test_a_killed_rank_begins_again_from_the_last_state(life, record_property):
     life.until(lambda: life.version() >= 6, BEGIN_S)
     before = life.version()
-    killed(life.cluster.head, "dart_train learn")
+    killed(life.cluster.head, "dart_train process .* learn")
     say(record_property, rank_s=life.until(lambda: life.version() > before + 1, 120))
 
 

@@ -147,7 +147,7 @@ def module_name(process: psutil.Process) -> str | None:
     """Which module a process is; None for none of them."""
     words = process.info["cmdline"] or []
     if words[1:3] == ["-m", "dart_train"] and len(words) > 3:
-        return MODULES.get(words[3])
+        return MODULES.get("".join(words[5:6]) if words[3] == "process" else words[3])
     if words[1:3] == ["-m", "dart_gym.commands.gym_cli"]:
         return "cluster"
     if words[1:3] == ["-m", "dart_agent.engines.remote.engine_server"] and "--name" in words:

@@ -1,4 +1,4 @@
-"""`dart-train rollout` as a process: it ends in order when told to, and leaves nothing when killed."""
+"""`rollout` of a run as a process: it ends in order when told to, and leaves nothing when killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def open_data(run: RunDirectory) -> DataManager:
 
 
 def start(run: RunDirectory, cluster_url: str, temporary: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "dart_train", "rollout", str(run.root.parent / "config.yaml")]
+    command = [sys.executable, "-m", "dart_train", "process", str(run.root.parent / "config.yaml"), "rollout"]
     command += ["--runs-dir", str(run.root.parent), "--url", cluster_url]
     with (run.root / "log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(temporary)})

@@ -132,7 +132,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
         for key in "abc":
             record_into(data, key)
         data.set_fact(ROLLOUTS_ENDED, True)
-        command = [sys.executable, "-m", "dart_train", "learn", str(file), "--runs-dir", str(tmp_path)]
+        command = [sys.executable, "-m", "dart_train", "process", str(file), "learn", "--runs-dir", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=EXAMPLES)
         assert done.returncode == 0, done.stderr
         assert {state: count for state, count in data.counts().items() if count} == {"trained": 12}

@@ -12,7 +12,7 @@ from training_lives import copy_run, open_run
 from dart_train.config.run_config import dump_config, parse_config
 from dart_train.core.metrics_log import read_metrics
 from dart_train.core.package_version import VERSION
-from dart_train.launch.pipeline import placed
+from dart_train.launch.pipeline import placed, words_of
 from dart_train.placement.placement import place
 from dart_train.processes import warmup
 from dart_train.processes.process_context import ProcessContext, open_data
@@ -43,7 +43,8 @@ def warm_up(recorded, model_dir, where, ranks, **trainer):
     if ranks == 1:
         warmup.main(ProcessContext(config, run))
     else:
-        spec = python_process("warmup", "dart_train", "phase", str(run.config), "warmup", "--runs-dir", str(where))
+        words = (*words_of("warmup", str(run.config)), "--runs-dir", str(where))
+        spec = python_process("warmup", "dart_train", *words)
         spec = placed(spec, "warmup", place(config, []))
         done = subprocess.run(
             spec.argv, env={**os.environ, **spec.env}, capture_output=True, text=True, timeout=500, check=False

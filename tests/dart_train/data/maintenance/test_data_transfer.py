@@ -238,17 +238,6 @@ def test_export_and_import_by_commands(tmp_path, config):
         assert data.census().total == 2
 
 
-@pytest.mark.parametrize("arguments", [["CONFIG"], ["--name", "x", "CONFIG"], ["serve", "CONFIG"]])
-def test_a_configuration_alone_still_means_the_process(arguments, monkeypatch, config):
-    served = []
-    monkeypatch.setattr(
-        "dart_train.data.maintenance.data_service.run_data_service",
-        lambda service: served.append(service.data.run_id),
-    )
-    _invoke(*[config[0] if word == "CONFIG" else word for word in arguments], *config[1:])
-    assert served == ["x" if "x" in arguments else "tiny"]
-
-
 # Where the database is
 
 

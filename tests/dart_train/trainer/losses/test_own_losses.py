@@ -136,7 +136,7 @@ def test_they_reach_every_process_that_trains(directory, record_into, model_dir,
     file.write_text(json.dumps(values))
     config = parse_config(values)
     run = open_run(config, tmp_path)
-    command = ["-m", "dart_train", "learn", str(file), "--runs-dir", str(tmp_path)]
+    command = ["-m", "dart_train", "process", str(file), "learn", "--runs-dir", str(tmp_path)]
     path, where, left = os.environ.get("PYTHONPATH", ""), directory, 0
     if ranks > 1:
         script = tmp_path / "rank.py"
