@@ -41,6 +41,14 @@ ConfigPath = Annotated[
         callback=configuration_in,
     ),
 ]
+OptionalConfigPath = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help="a YAML file, or the directory of a run",
+        callback=lambda given: None if given is None else configuration_in(given),
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.workers=2")
 ]

@@ -557,5 +557,5 @@ def say_result(run: RunDirectory, console: Console) -> None:
     if figures.get("trained_steps") == 0:
         raise TrainedNothing(
             "the run has trained nothing: no optimizer step changed the weights. See what happened to the groups "
-            f"(dart-train data stats {run.config}): all dropped, without signal, or never complete"
+            f"(dart-train status {run.root}): all dropped, without signal, or never complete"
         )

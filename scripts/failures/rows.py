@@ -123,7 +123,9 @@ _NO_ANSWERS = {
 }
 _RAY = Link("the cluster", "--ray 127.0.0.1:{port} --timeout 4", Protocol.TCP, reasons=_NO_ANSWERS)
 _DATABASE = Link("the database", "--set data.url=mysql+pymysql://me@127.0.0.1:{port}/runs --timeout 4", Protocol.MYSQL)
-_NEW_DATABASE = Link("the database", "--url mysql+pymysql://me@127.0.0.1:{port}/runs --timeout 4", Protocol.MYSQL, "")
+_NEW_DATABASE = Link(
+    "database for --migrate", "--migrate --url mysql+pymysql://me@127.0.0.1:{port}/runs --timeout 4", Protocol.MYSQL, ""
+)
 _INDEX = {"PIP_INDEX_URL": "{url}/simple", "PATH": "/usr/bin:/bin"}
 _SETUP = {
     Situation.OUTPUT_FULL: "installs for minutes", Situation.CLOSED_PIPE: "installs for minutes",
@@ -205,13 +207,10 @@ _TRAIN = (
     Row("dart-train check-gpu", "--device cpu", writes="--scratch .", long="checks for minutes", ends=(0, 1)),
     _module("controls", long="runs for minutes",
             reasons=dict.fromkeys((Situation.DISK_FULL, Situation.NO_PERMISSION), "writes beside an ended run")),
-    _data("data check", writes="--json rows.json"),
+    Row("dart-train data check", "{config}", ("run",), reads=True, writes="--json rows.json",
+        links=(replace(_DATABASE, name="database of a run"), _NEW_DATABASE)),
     _data("data export", "out.tar", writes="", makes="place/out.tar"),
-    _data("data gc", writes="--json rows.json"),
     Row("dart-train data import", "{config} {archive} --name new", ("run", "archive"), writes="", links=(_DATABASE,)),
-    Row("dart-train data init", "{config}", ("config",), writes="--name new", links=(_NEW_DATABASE,)),
-    _data("data pool", writes="--json rows.json"),
-    _data("data status", writes="--json rows.json"),
     Row("dart-train engines install", writes="", reasons=_SETUP, long="installs for minutes",
         links=(Link("the package index", "--timeout 2", variables={**_INDEX, "DART_VLLM": "new"}),)),
     _module("evaluate", "--label x", links=(_CLUSTER,)),
@@ -228,7 +227,7 @@ _TRAIN = (
     )),
     _data("report", writes="", makes="place/runs/mine/report", ends=(0, 1)),
     Row("dart-train run", "{config} --dry-run", ("config",), writes="--json run.json", links=(_RAY,), ends=(0,)),
-    Row("dart-train status", "{run}", ("run",), reads=True, links=(_RAY,)),
+    Row("dart-train status", "{run}", ("run",), reads=True, writes="--json rows.json", links=(_RAY, _DATABASE)),
     Row("dart-train stop", "{run}", ("run",), reads=True, links=(_RAY,)),
 )  # fmt: skip
 ROWS: tuple[Row, ...] = (*_GYM, *_AGENT, *_TRAIN)

@@ -24,7 +24,7 @@ _COMMANDS = {
         for name in ("a", "b")
     ],
     "model": [f"dart-agent tiny model {_TINY}"],
-    "run": ["dart-train data init mine.yaml"],
+    "run": ["dart-train data check mine.yaml --migrate"],
     "prepared": ["dart-train process mine.yaml prepare"],
     "archive": ["dart-train data export mine.yaml run.tar"],
     "results": ["dart-agent export evals/a results"],

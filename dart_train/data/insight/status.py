@@ -2,7 +2,7 @@
 
 Invariants:
     - One read transaction gives all numbers, so they agree with one another.
-    - What is written to the metrics (`figures_of`) is shown by `dart-train data status` as well.
+    - What is written to the metrics (`figures_of`) is shown by `dart-train status` as well.
 """
 
 from collections.abc import Mapping

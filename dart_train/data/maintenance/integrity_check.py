@@ -147,7 +147,11 @@ def check_run(
     rows = {row.trajectory_id: row for row in data.store.read(lambda c: c.execute(_rows(data.run_id)).all())}
     for name, modified in stored.items():
         if (name not in rows or rows[name].split_dir is None) and time.time() - modified > orphan_grace_s:
-            report.add(Problem.FILES_WITHOUT_ROW, name, "its recorder died before the row; `dart-train data gc` helps")
+            report.add(
+                Problem.FILES_WITHOUT_ROW,
+                name,
+                "its recorder died before the row; `dart-train data check --clean` helps",
+            )
     bad_images: dict[str, str] = {}
     shown: set[str] = set()
     given_up: list[str] = []
@@ -163,7 +167,9 @@ def check_run(
     report.images = len(shown)
     for name, entry in images.items():
         if name not in shown and time.time() - entry.modified > IMAGE_GRACE_S:
-            report.add(Problem.UNUSED_IMAGE, entry.key, f"{entry.size} bytes; `dart-train data gc` removes it")
+            report.add(
+                Problem.UNUSED_IMAGE, entry.key, f"{entry.size} bytes; `dart-train data check --clean` removes it"
+            )
     if repair:
         _repair(data, report, given_up, orphan_grace_s)
     return report

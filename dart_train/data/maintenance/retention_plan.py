@@ -26,8 +26,8 @@ class RetentionConfig(Section):
     interval_s: float | None = Field(
         None,
         gt=0.0,
-        description="Seconds between two collections by the data manager's process; null: only `dart-train data gc` "
-        "collects.",
+        description="Seconds between two collections by the data manager's process; null: only "
+        "`dart-train data check --clean` collects.",
     )
 
 

@@ -4,6 +4,6 @@ Invariants:
     - Running every migration from nothing gives what `schema.metadata` describes; a test compares the two.
     - A migration that was interrupted can be run again: MySQL commits each statement by itself.
 
-`dart-train data init` runs them. To add one: change `schema.py`, set its `REVISION` to the package's version, write
-`versions/vX_Y_Z_noun.py`.
+`dart-train data check --migrate` runs them. To add one: change `schema.py`, set its `REVISION` to the package's
+version, write `versions/vX_Y_Z_noun.py`.
 """

@@ -272,7 +272,7 @@ class Store:
             self._create()
         elif found != REVISION:
             step = (
-                "bring it up to date with `dart-train data init`"
+                "bring it up to date with `dart-train data check --migrate`"
                 if found in migrate.UPGRADABLE
                 else "go on with that version, or start a new run directory (or an empty database) with this one"
             )
@@ -337,7 +337,7 @@ class Store:
         if "no such table" in text or "no such column" in text or "no column named" in text or code in (1146, 1054):
             return SchemaError(
                 f"{self.where} lacks a table or column ({text}): it was not made by this version; run "
-                "`dart-train data init` or start a new run directory"
+                "`dart-train data check --migrate` or start a new run directory"
             )
         if code == 1062 and "uk_rollout_run_traj_run" in text:
             return DuplicateTrajectoryError(

@@ -36,12 +36,9 @@ WITHOUT_TABLE = {
     "dart-train ablate": "writes ablation.json",
     "dart-train controls": "writes report.json",
     "dart-train data export": ONE_LINE,
-    "dart-train data import": ONE_LINE,
-    "dart-train data init": ONE_LINE,
     "dart-train engines install": ONE_LINE,
     "dart-train init": ONE_LINE,
     "dart-train report": "writes report.json",
-    "dart-train status": "prints lines; `data status` has the numbers",
     "dart-train stop": ONE_LINE,
     **{
         f"dart-train {name}": MODULE

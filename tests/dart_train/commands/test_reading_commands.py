@@ -15,15 +15,25 @@ from dart_train.launch.pipeline import open_run
 from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectoryError
 
-READING = [["data", "status"], ["data", "check"], ["data", "gc"], ["data", "pool"], ["report"], ["data", "export"]]
+READING = [
+    ["data", "check"],
+    ["data", "check", "--clean"],
+    ["report"],
+    ["data", "export"],
+    ["data", "import", "--pool"],
+]
+
+
+def _more(command: list[str]) -> list[str]:
+    """Return the argument that follows the configuration."""
+    return {"export": ["out.tar"], "import": ["runs/other"]}.get("".join(command[1:2]), [])
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_nothing_is_created_where_there_is_no_run(command, tmp_path: Path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("name: mine\nrollout: {tasks: [fake/button]}\n")
     monkeypatch.chdir(tmp_path)
-    arguments = ["out.tar"] if command[-1] == "export" else []
-    result = CliRunner().invoke(app, [*command, "mine.yaml", *arguments])
+    result = CliRunner().invoke(app, [*command, "mine.yaml", *_more(command)])
     assert result.exit_code == 1 and isinstance(result.exception, RunDirectoryError)
     assert "no run" in str(result.exception) and "--runs-dir" in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
@@ -50,7 +60,10 @@ def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, named, tmp_p
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    result = CliRunner().invoke(app, ["data", "status", str(root / named), "--json", str(tmp_path / "x")])
+    result = CliRunner().invoke(app, ["data", "check", str(root / named), "--json", str(tmp_path / "x")])
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "x").read_text())["whole"]
+    result = CliRunner().invoke(app, ["status", str(root / named), "--json", str(tmp_path / "x")])
     assert result.exit_code == 0, result.output
     assert "census" in json.loads((tmp_path / "x").read_text())
     assert list(elsewhere.iterdir()) == []
@@ -58,7 +71,7 @@ def test_a_configuration_in_a_run_directory_is_of_that_run(renamed, named, tmp_p
 
 @pytest.mark.parametrize("command", [*READING, ["run"], ["plan"]], ids=" ".join)
 def test_a_directory_without_a_run_is_said_to_be_one(command, tmp_path: Path):
-    result = CliRunner().invoke(app, [*command, str(tmp_path), *(["out.tar"] if command[-1] == "export" else [])])
+    result = CliRunner().invoke(app, [*command, str(tmp_path), *_more(command)])
     assert isinstance(result.exception, ConfigError) and "without a config.yaml" in str(result.exception)
     assert list(tmp_path.iterdir()) == []
 

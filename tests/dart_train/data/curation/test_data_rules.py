@@ -165,7 +165,6 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
         sys.executable,
         "-m",
         "dart_train",
-        "data",
         "status",
         "--json",
         str(tmp_path / "status.json"),
@@ -179,6 +178,6 @@ def test_a_rule_of_the_configuration_is_there_in_the_processes_of_a_run(rules, t
     done = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "status.json").read_text())["census"]["eligible"] == 0
-    config.write_text(config.read_text().replace("Loops", "Lops"))
+    run.config.write_text(run.config.read_text().replace("Loops", "Lops"))
     failed = subprocess.run([*command, str(config)], cwd=rules, capture_output=True, text=True, env=environment)
     assert failed.returncode != 0 and "did you mean 'Loops'" in failed.stderr and "Traceback" not in failed.stderr

@@ -9,7 +9,8 @@ from data_builders import SMALL, make_step, make_trajectory, open_manager, publi
 from rich.console import Console
 
 from dart_gym.core.outcomes import TerminalState
-from dart_train.commands.data_care_commands import show_findings, show_status
+from dart_train.commands.data_care_commands import show_findings
+from dart_train.commands.data_tables import show_status
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data import DataManager
 from dart_train.data.maintenance.data_service import DataService

@@ -210,24 +210,24 @@ def _invoke(*arguments: str) -> str:
     return found.output
 
 
-def test_init_makes_the_tables_and_refuses_another_version(tmp_path, monkeypatch):
+def test_check_migrate_makes_the_tables_and_refuses_another_version(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/x.sqlite"
-    assert f"has schema version {REVISION}" in _invoke("init", "--url", url)
+    assert f"has schema version {REVISION}" in _invoke("check", "--migrate", "--url", url)
     monkeypatch.setenv("DART_DATA_URL", url)
-    assert f"has schema version {REVISION}" in _invoke("init")
+    assert f"has schema version {REVISION}" in _invoke("check", "--migrate")
     store = Store(url)
     store.write(lambda c: c.execute(alembic_version.update().values(version_num="0001")))
     store.close()
     with pytest.raises(SchemaError, match=r"written by version 0\.1\.0"):
-        _invoke("init")
+        _invoke("check", "--migrate")
     monkeypatch.delenv("DART_DATA_URL")
     with pytest.raises(ConfigError, match="which database"):
-        _invoke("init")
+        _invoke("check", "--migrate")
 
 
 def test_export_and_import_by_commands(tmp_path, config):
     root = tmp_path / "runs" / "tiny"
-    _invoke("init", *config)
+    assert "has schema version" in _invoke("check", *config, "--migrate")
     with DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "tiny", config=SMALL) as data:
         record_group(data, "g", run_id="tiny")
     archive = str(tmp_path / "run.tar")

@@ -184,7 +184,7 @@ def _described(engine: sa.Engine) -> dict[str, object]:
 
 
 def test_migrations_from_nothing_make_the_schema(empty):
-    """`dart-train data init` runs them; opening a database without tables makes the schema at once."""
+    """`dart-train data check --migrate` runs them; opening a database without tables makes the schema at once."""
     Store(_url(empty), upgrade=True).close()
     Store(_url(empty)).close()
     migrated = _described(empty)
