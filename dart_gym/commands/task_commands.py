@@ -1,4 +1,4 @@
-"""The commands `dart-gym tasks ...`: list, show, check, mirror, import, new."""
+"""The commands `dart-gym tasks ...`: list, check, mirror, import, new."""
 
 import asyncio
 import json
@@ -40,14 +40,29 @@ CacheOption = Annotated[
 def list_tasks(
     suite: Annotated[
         str | None,
-        typer.Argument(help="A suite's name, such as cua or cua[split=test], or a directory of OSWorld tasks."),
+        typer.Argument(
+            metavar="[SUITE|TASK]",
+            help="A suite's name, such as cua or cua[split=test], a directory of OSWorld tasks, or one task: an id, or "
+            "the file of an OSWorld task.",
+        ),
     ] = None,
     certified: Annotated[
         bool, typer.Option("--certified", help="Only those that a badge certifies as they are now (dart-gym certify).")
     ] = False,
+    cache: CacheOption = None,
     json_file: JsonOption = None,
 ) -> None:
-    """Print the ids of tasks, one a line; of a directory also domain and instruction."""
+    """Print the ids of tasks, one a line; of a directory also domain and instruction; of one task its JSON.
+
+    What keeps that task from running here goes to the error output.
+    """
+    if suite is not None and _is_task(suite):
+        if certified:
+            raise ConfigurationError(f"--certified lists tasks of a suite, and {suite} is one task: leave it out")
+        _show(suite, cache, json_file)
+        return
+    if cache is not None:
+        raise ConfigurationError("--cache is where the files of one task are looked for: name a task")
     if suite is None or not Path(suite).is_dir():
         rows: list[dict[str, str]] = []
         for name in registry.suites() if suite is None and not certified else [suite]:
@@ -69,18 +84,6 @@ def list_tasks(
     ]
     write_json(json_file, [{"id": name, "instruction": instruction} for name, instruction in listed])
     sys.stdout.writelines(f"{name}\t{instruction}\n" for name, instruction in listed)
-
-
-@app.command()
-def show(
-    task: Annotated[str, typer.Argument(help="An id, or the file of an OSWorld task.")], cache: CacheOption = None
-) -> None:
-    """Print a task's JSON; what keeps it from running here goes to the error output."""
-    found = registry.get_task(task)
-    print(json.dumps(found.raw or {"id": found.id, "instruction": found.instruction}, indent=2, ensure_ascii=False))
-    if found.suite == "osworld":
-        for reason in skip_reasons(found, _cache(cache), machine_has):
-            print(f"skipped: {reason}", file=sys.stderr)
 
 
 @app.command()
@@ -180,6 +183,26 @@ def mirror(
     )
     if done.failed:
         raise typer.Exit(1)
+
+
+def _is_task(name: str) -> bool:
+    """Return whether a name is an id or a file of one task, and neither a suite nor a directory."""
+    if name.endswith(".json") and not Path(name).is_dir():
+        return True
+    first, slash, _ = name.partition("/")
+    is_path = first in ("", ".", "..", "~") or Path(name).is_dir()
+    return bool(slash) and not is_path and not registry.is_suite(name)
+
+
+def _show(name: str, cache: Path | None, json_file: Path | None) -> None:
+    """Print a task's JSON, and what keeps it from running here to the error output."""
+    found = registry.get_task(name)
+    raw = found.raw or {"id": found.id, "instruction": found.instruction}
+    write_json(json_file, raw)
+    print(json.dumps(raw, indent=2, ensure_ascii=False))
+    if found.suite == "osworld":
+        for reason in skip_reasons(found, _cache(cache), machine_has):
+            print(f"skipped: {reason}", file=sys.stderr)
 
 
 def _tasks_of(suite: str) -> list[Task]:

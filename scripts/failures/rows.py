@@ -176,7 +176,6 @@ _GYM = (
         links=(Link("the web", "--cache cache --timeout 4", line="{fetch}",
                     variables={"DART_GYM_FETCH_HOSTS": "127.0.0.1"}),)),
     _package("dart-gym tasks new"),
-    Row("dart-gym tasks show", "{task}", ("task",), reads=True),
     Row("dart-gym token", "me"),
 )  # fmt: skip
 _PLAY = "--policy random --max-steps 2"
@@ -197,7 +196,6 @@ _AGENT = (
     Row("dart-agent presets", "{preset}", ("preset",), reads=True, writes="--json rows.json"),
     Row("dart-agent run", f"{{task}} {_PLAY}", ("task",), writes="--out played",
         links=(Link("the model", CHAT, line="{task}"), _CLUSTER)),
-    Row("dart-agent tiny", "made", writes=""),
     Row("dart-agent view", "{episode}", ("evals",), reads=True, writes="--output page.html", ready="http://",
         long="serves until it is stopped", links=(Link("the cluster", "--timeout 4", line="{ws}"),)),
 )  # fmt: skip

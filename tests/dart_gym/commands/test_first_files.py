@@ -166,6 +166,15 @@ def test_programs_share_a_directory(tmp_path, monkeypatch):
     init("dart-train", "quickstart")
 
 
+@pytest.mark.parametrize("options", [["--seed", "1"], ["--set", "layers=1"]])
+def test_options_of_the_tiny_model_are_refused_elsewhere(options, tmp_path):
+    with pytest.raises(ConfigurationError, match="the kind tiny, and this is server"):
+        init("dart-agent", "server", "--out", str(tmp_path / "x"), *options)
+    with pytest.raises(ConfigurationError, match="did you mean 'tiny'"):
+        init("dart-agent", "tny", "--out", str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+
+
 def test_an_unknown_kind_says_which_there_are(tmp_path):
     with pytest.raises(ConfigurationError, match="no kind 'quikstart'.*did you mean 'quickstart'"):
         init("dart-train", "quikstart", "--out", str(tmp_path / "x"))

@@ -36,12 +36,14 @@ def test_tasks_of_a_suite_or_a_directory_are_listed():
     assert any(line.startswith("os/c288e301-e626-4b98-a1ab-159dcb162af5\tPlease set the default") for line in lines)
 
 
-def test_a_task_is_shown_with_what_keeps_it_from_running():
+def test_a_task_is_shown_with_what_keeps_it_from_running(tmp_path):
     path = next(path for path in read_suite(BUNDLED) if path.stem.startswith("06fe7178"))
-    result = run("show", str(path))
+    result = run("list", str(path))
     assert json.loads(result.stdout) == json.loads(path.read_text(encoding="utf-8"))
     assert "skipped: live web: the task asks for a proxy" in result.stderr
-    assert json.loads(run("show", "fake/two-steps").stdout)["id"] == "two-steps"
+    target = tmp_path / "task.json"
+    assert json.loads(run("list", "fake/two-steps", "--json", str(target)).stdout)["id"] == "two-steps"
+    assert json.loads(target.read_text())["id"] == "two-steps"
 
 
 def test_check_counts_by_domain_and_tells_reasons(tmp_path):
@@ -90,7 +92,10 @@ def test_mirror_fetches_from_hosts_that_are_allowed(tmp_path, monkeypatch, optio
     [
         (["list", "/no/such"], "unknown suite"),
         (["check", "/no/such"], "no task files"),
-        (["show", "/no/such.json"], "cannot read"),
+        (["list", "/no/such.json"], "cannot read"),
+        (["list", "fake/tow-steps"], "unknown task 'fake/tow-steps'; did you mean 'fake/two-steps'"),
+        (["list", "fake/two-steps", "--certified"], "is one task"),
+        (["list", "fake", "--cache", "x"], "name a task"),
         (["mirror", str(BUNDLED), "--from", "/no/such"], "no directory"),
     ],
 )

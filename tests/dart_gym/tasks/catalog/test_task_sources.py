@@ -317,7 +317,7 @@ def test_the_commands(place, written, monkeypatch):
     assert "bad-reward: refused: its reward.py is not Python" in made.stdout
     assert made.stdout.splitlines()[-1] == "cua: 28 tasks, 19 can run here; licence: cc-by-4.0"
     assert run("list", "cua[needs=]").stdout.split() == task_ids("cua[needs=]")
-    assert json.loads(run("show", "cua/right-py").stdout)["dart"]["max_steps"] == 40
+    assert json.loads(run("list", "cua/right-py").stdout)["dart"]["max_steps"] == 40
     from dart_gym_task_sources import source_commands
 
     own = typer.Typer()
