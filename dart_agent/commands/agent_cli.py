@@ -1,4 +1,4 @@
-"""The command `dart-agent`: let a policy play, score it, build the tiny model. See `record_commands` for records."""
+"""The command `dart-agent`: let a policy play, score it. See `record_commands` for records."""
 
 from __future__ import annotations
 
@@ -228,21 +228,6 @@ def evaluate_command(
             write_json(path, result)
     why = reasons.most_common(1)[0][0] if reasons else ""
     refuse_lost(groups[-1].total, max_lost, printable(why))
-
-
-@app.command()
-def tiny(
-    directory: Annotated[Path, typer.Argument(help="Where to write it.")],
-    seed: Annotated[int, typer.Option(help="Of the initial weights.")] = 0,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="field=value of TinyModelConfig.")] = None,
-) -> None:
-    """Build the untrained tiny vision-language model."""
-    from dart_agent.models.tiny_model import build_tiny_model, config_from_text
-
-    config = config_from_text(overrides or [])
-    build_tiny_model(directory, seed=seed, config=config)
-    size = sum(path.stat().st_size for path in directory.iterdir())
-    console.print(f"{directory}: {size / 1e6:.1f} MB", highlight=False)
 
 
 def noted(

@@ -23,7 +23,7 @@ _COMMANDS = {
         f"dart-agent eval fake/two-steps --n 2 --policy oracle --out evals/{name}"
         for name in ("a", "b")
     ],
-    "model": [f"dart-agent tiny model {_TINY}"],
+    "model": [f"dart-agent init tiny {_TINY}"],
     "run": ["dart-train data check mine.yaml --migrate"],
     "prepared": ["dart-train process mine.yaml prepare"],
     "archive": ["dart-train data export mine.yaml run.tar"],

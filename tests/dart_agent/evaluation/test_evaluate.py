@@ -253,7 +253,13 @@ def test_eval_command_reads_tasks_from_files(tmp_path):
 
 @pytest.mark.train
 def test_tiny_command_and_a_model_that_plays(tmp_path):
-    assert invoke("tiny", str(tmp_path / "m"), "--set", "vision_layers=1").exit_code == 0
+    build = ("init", "tiny", "--out", str(tmp_path / "m"), "--set", "vision_layers=1", "--seed", "1")
+    assert invoke(*build).exit_code == 0
+    with pytest.raises(ConfigurationError, match="is there already, and nothing was written"):
+        raise invoke(*build).exception
+    with pytest.raises(ConfigurationError, match="no 'depth'"):
+        raise invoke("init", "tiny", "--out", str(tmp_path / "n"), "--set", "depth=1").exception
+    assert not (tmp_path / "n").exists()
     result = invoke(
         *("run", "fake/click-button", "--policy", "vlm", "--model", str(tmp_path / "m")),
         *("--style", "short", "--max-tokens", "6"),

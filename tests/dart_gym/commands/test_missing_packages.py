@@ -23,7 +23,7 @@ MODULES = {
 HEAVY = ("torch", "transformers", "sqlalchemy", "ray", "matplotlib", "pandas", "vllm")
 LACKING = {
     "dart-gym mcp": "mcp",
-    "dart-agent init tiny": "train",
+    "dart-agent init tiny --out made": "train",
     "dart-agent ground train items --model model --out trained": "train",
     "dart-train check-gpu": "train",
     "dart-train parity model": "train",
