@@ -26,6 +26,7 @@ _TRAINER = {
 """Fields of `transformers.TrainingArguments`, with its defaults."""
 
 _CONSTANT: Mapping[str, Mapping[str, Any]] = {
+    "cluster": {"idle_desktop_s": 300.0, "max_load": None},
     "agent": {"report_errors": True},
     "warmup": {
         "schedule": "cosine", "final_share": 0.1, "weight_decay": 0.01, "adam_beta2": 0.98, "max_grad_norm": 1.0,

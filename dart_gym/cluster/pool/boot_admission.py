@@ -1,7 +1,7 @@
 """Whether the machine can bear another desktop: looked at before each boot.
 
-Memory is a hard rule: what a desktop of the kind was seen to use must be free, beside what those that are booting
-will still take. The processor is a soft one, off unless asked for: a busy machine delays a boot, never forbids it.
+What a desktop of the kind was seen to use must be free, beside what those that are booting will still take. A busy
+processor forbids nothing: a boot only takes longer.
 
 Invariants:
     - Boots are admitted in the order in which they were asked for.
@@ -12,8 +12,6 @@ Invariants:
 
 import asyncio
 import contextlib
-import os
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -37,12 +35,10 @@ class Machine:
 
     Attributes:
         available: bytes of memory that programs can still take; None where that cannot be known.
-        load: runnable threads per core, mean of the last minute; None where that cannot be known.
     """
 
     available: int | None = None
     total: int | None = None
-    load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +47,15 @@ class Limits:
 
     Attributes:
         reserve: bytes of memory that desktops leave to others; None for a twentieth of it, at most 512 MiB.
-        max_load: runnable threads per core from which on boots are delayed; None for any.
-        patience_s: longest delay because of the load.
         memory: whether desktops take memory of this machine; False where they run elsewhere.
     """
 
     reserve: int | None = None
-    max_load: float | None = None
-    patience_s: float = 10.0
     memory: bool = True
 
     def __post_init__(self) -> None:
         if self.reserve is not None and self.reserve < 0:
             raise ConfigurationError(f"the reserved memory must not be negative, got {self.reserve} bytes")
-        if self.max_load is not None and self.max_load <= 0:
-            raise ConfigurationError(f"max_load must be above 0 threads per core, got {self.max_load:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,7 @@ class Wait:
     reason: str
 
 
-def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running: int, waited_s: float) -> Admit | Wait:
+def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running: int) -> Admit | Wait:
     """Decide whether a desktop may boot."""
     if not running:
         return Admit()
@@ -94,20 +84,13 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
                 f"the desktop needs about {need // MIB} MiB of memory, and {max(0, free) // MIB} MiB are free, "
                 f"of which {reserve // MIB} MiB stay reserved, beside {running} running desktops"
             )
-    if limits.max_load is not None and machine.load is not None and machine.load > limits.max_load:
-        if waited_s < limits.patience_s:
-            return Wait(f"the load of {machine.load:.1f} threads per core is above {limits.max_load:g}")
     return Admit()
 
 
 def read_machine() -> Machine:
     """Return what this machine has left now, within the limits of the control groups that this process is in."""
-    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     found = [pair for pair in (_meminfo(), *control_groups()) if pair is not None]
-    if not found:
-        return Machine(load=load)
-    available, total = min(found)
-    return Machine(available, total, load)
+    return Machine(*min(found)) if found else Machine()
 
 
 def _meminfo() -> tuple[int, int] | None:
@@ -154,7 +137,6 @@ def _control_group(directory: Path, limit: str, usage: str, reclaimable: str) ->
 @dataclass(slots=True, eq=False)
 class _Ticket:
     need: int
-    since: float
 
 
 class Admission:
@@ -188,21 +170,21 @@ class Admission:
         """Return whether a desktop could boot now and leave room for one more like it, and no session waits."""
         if self._queue:
             return False
-        decision = self._decide(2 * self.need(spec), max(1, running), 0.0)
+        decision = self._decide(2 * self.need(spec), max(1, running))
         return isinstance(decision, Admit)
 
-    def _decide(self, need: int, running: int, waited_s: float) -> Admit | Wait:
-        if not need and self.limits.max_load is None:
+    def _decide(self, need: int, running: int) -> Admit | Wait:
+        if not need:
             return Admit()
         promised = sum(ticket.need for ticket in self._promised)
-        return admit(self._probe(), self.limits, need=need, promised=promised, running=running, waited_s=waited_s)
+        return admit(self._probe(), self.limits, need=need, promised=promised, running=running)
 
     @contextlib.asynccontextmanager
     async def boot(
         self, spec: DesktopSpec, running: Callable[[], int], make_room: Callable[[], bool]
     ) -> AsyncIterator[None]:
         """Wait until a desktop may boot; its memory counts as promised inside. Cancel to give up."""
-        ticket = _Ticket(self.need(spec), time.monotonic())
+        ticket = _Ticket(self.need(spec))
         self._queue.append(ticket)
         try:
             while not self._passes(ticket, running, make_room):
@@ -218,7 +200,7 @@ class Admission:
     @contextlib.contextmanager
     def promised(self, spec: DesktopSpec) -> Iterator[None]:
         """Count the memory of a desktop that boots as taken, without a look at the machine."""
-        ticket = _Ticket(self.need(spec), time.monotonic())
+        ticket = _Ticket(self.need(spec))
         self._promised.add(ticket)
         try:
             yield
@@ -229,7 +211,7 @@ class Admission:
     def _passes(self, ticket: _Ticket, running: Callable[[], int], make_room: Callable[[], bool]) -> bool:
         if self._queue[0] is not ticket:
             return False
-        decision = self._decide(ticket.need, running(), time.monotonic() - ticket.since)
+        decision = self._decide(ticket.need, running())
         if isinstance(decision, Admit):
             return True
         self.reason = decision.reason

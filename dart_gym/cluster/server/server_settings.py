@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from dart_gym.cluster.pool.boot_admission import MIB, Limits
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, constant
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 
 LimitName: TypeAlias = Literal["memory_mb", "processes", "cpus", "storage_mb"]
@@ -48,16 +48,13 @@ class DesktopSettings(Section):
         ge=0,
         description="Memory in MiB that desktops leave to others; by default a twentieth of it, at most 512.",
     )
-    max_load: float | None = Field(
-        None, gt=0, description="Delay boots at more runnable threads per core than this; by default never."
-    )
     grace_s: float = Field(30.0, ge=0, description="Seconds that a session outlives its connection.")
     idle_timeout_s: float = Field(900.0, gt=0, description="Seconds without a request after which a session ends.")
     lifetime_s: float | None = Field(
         None, gt=0, description="Seconds with a desktop after which a session ends; by default never."
     )
     drain_s: float = Field(5.0, ge=0, description="Seconds for which episodes go on after a SIGTERM.")
-    idle_desktop_s: float = Field(300.0, gt=0, description="Seconds after which a free desktop is stopped.")
+    idle_desktop_s: float = constant(300.0, "Seconds after which a free desktop is stopped.", gt=0)
     heartbeat_s: float = Field(20.0, gt=0, description="Seconds between the server's websocket pings.")
     osworld_urls: tuple[str, ...] = Field(
         (), description="Machines with OSWorld's server that clients may name; * stands for any."
@@ -82,7 +79,7 @@ class DesktopSettings(Section):
     def limits(self, *, local: bool) -> Limits:
         """Return what must be left for a desktop to boot; `local`: desktops take memory of this machine."""
         reserve = None if self.reserve_mb is None else self.reserve_mb * MIB
-        return Limits(reserve=reserve, max_load=self.max_load, memory=local)
+        return Limits(reserve=reserve, memory=local)
 
 
 class ServerSettings(DesktopSettings):

@@ -22,9 +22,9 @@ ADVISED = (
     "trainer.learning_rate=1e-7", "trainer.micro_batch_tokens=512", "trainer.device_memory_mb=900",
     "trainer.gradient_checkpointing=true", "trainer.image_features_mb=16", "trainer.image_cache_mb=64",
     "trainer.on_collapse=return", "trainer.max_steps=7", "rollout.workers=2", "rollout.engine.options.threads=3",
-    "rollout.max_unrecorded_mb=64", "data.curation.max_staleness=9", "trainer.publish_steps=3",
+    "data.curation.max_staleness=9", "trainer.publish_steps=3",
     "trainer.report_to=[none]", "evaluation.monitor.every_rollouts=50", "resources.engine_memory=0.5",
-    "cluster.max_load=2.0", "trainer.stop_on=[signal]", "resources.trainer_ranks=3", "rollout.engine.replicas=3",
+    "cluster.warm=2", "trainer.stop_on=[signal]", "resources.trainer_ranks=3", "rollout.engine.replicas=3",
 )  # fmt: skip
 """Keys that error messages name as a remedy, and others that users change in the middle of a run."""
 
