@@ -34,7 +34,7 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
     },
     "rollout": {
         "stay_groups": 2.0, "admission_interval_s": 0.25, "breaker_losses": 6, "breaker_reset_s": 30.0,
-        "max_unrecorded": 256, "record_grace_s": 8.0,
+        "max_unrecorded": 256, "record_grace_s": 8.0, "max_unrecorded_mb": 2048, "max_attempts": 5,
     },
     "rollout.engine": {
         "health_interval_s": 1.0, "max_backoff_s": 30.0, "least_requests": 4, "most_requests": 256, "drain_s": 60.0,
@@ -44,6 +44,7 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
     "data.curation": {
         "partial_members": 2, "retire_after": 16, "length_margin": 1, "min_length": 2, "length_growth": 1.5,
         "sampling_floor": 0.1, "curriculum_bands": [0.7, 0.3], "curriculum_opens_at": 0.6, "leftover_after_s": 600.0,
+        "task_groups_ahead": None,
     },
     "trainer": {
         "keep_published_s": 120.0, "pack_rows": True, "merge_prefixes": True, "lease_ttl_s": 60.0, "max_bad_steps": 3,
@@ -63,6 +64,7 @@ REMOVED: Mapping[str, str] = {
     "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
     "trainer.run_name": "it is always the run's name now",
     "trainer.greater_is_better": "it is always false now for a metric whose name ends in loss, and true for others",
+    "data.retention.interval_s": "it is always an hour now, where data.retention has any limit",
     "rollout.turn_limit_s": "it is always rollout.unavailable_timeout_s and one request more now",
     "rollout.engine.updates_at_once": "it is always half of the replicas now",
     "data.curation.leases_per_version": "it always follows from trainer.publish_steps, mini_batches and num_iterations",

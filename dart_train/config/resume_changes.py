@@ -23,26 +23,24 @@ CHANGEABLE: Mapping[str, tuple[str, ...]] = {
     "budgets": ("trainer.max_steps", "rollout.budget_rollouts", "rollout.budget_minutes", "rollout.budget_actions"),
     "memory and speed": (
         "trainer.micro_batch_tokens", "trainer.image_features_mb", "trainer.image_cache_mb", "trainer.device_memory_mb",
-        "trainer.reduce_gradients", "trainer.gradient_checkpointing", "trainer.offload_optimizer",
-        "trainer.offload_activations", "trainer.torch_threads", "trainer.attention", "trainer.share_prompts",
-        "trainer.context_parallel",
+        "trainer.gradient_checkpointing", "trainer.offload_optimizer", "trainer.offload_activations",
+        "trainer.torch_threads", "trainer.attention", "trainer.context_parallel",
     ),
     "saving": (
-        "trainer.save_steps", "trainer.save_total_limit", "trainer.background_states", "trainer.publish_steps",
-        "trainer.keep_published",
+        "trainer.save_steps", "trainer.background_states", "trainer.publish_steps", "trainer.keep_published",
     ),
     "logging and alarms": (
-        "trainer.logging_steps", "trainer.report_to", "trainer.project", "trainer.on_collapse", "trainer.stop_on",
+        "trainer.report_to", "trainer.on_collapse", "trainer.stop_on",
     ),
     "machine": ("resources.*", "cluster.*"),
     "rollouts": (
-        "rollout.workers", "rollout.groups_at_once", "rollout.max_attempts", "rollout.engine.*", "rollout.sync.*",
+        "rollout.workers", "rollout.groups_at_once", "rollout.engine.*", "rollout.sync.*",
         "rollout.*_interval_s", "rollout.*_limit_s", "rollout.*_timeout_s", "rollout.stop_grace_s",
-        "rollout.max_unrecorded_mb", "rollout.metrics_listen",
+        "rollout.metrics_listen",
     ),
     "data": (
         "data.retention.*", "data.unavailable_timeout_s", "data.curation.max_staleness",
-        "data.curation.partial_after_s", "data.curation.batches_ahead", "data.curation.task_groups_ahead",
+        "data.curation.partial_after_s", "data.curation.batches_ahead",
         "data.curation.success_window", "data.curation.retire_above", "data.curation.replay_leftovers",
         "data.curation.min_rollouts", "data.curation.dynamic_rollouts_threshold",
     ),

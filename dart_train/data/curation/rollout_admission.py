@@ -130,8 +130,3 @@ def idle_workers(workers: int, group_size: int, sizes: CurationConfig) -> str:
         "40 % can: more would be too old for the trainer. Raise trainer.groups_per_step, data.curation.max_staleness "
         "or batches_ahead, or play larger groups"
     )
-
-
-def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahead: int | None) -> bool:
-    """Return whether too many groups of a task wait; never while less than a batch waits in all."""
-    return task_groups_ahead is not None and ready >= batch_groups and task_groups >= task_groups_ahead

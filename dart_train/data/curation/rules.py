@@ -102,11 +102,6 @@ class CurationConfig(Section):
         ge=1.0,
         description="Batches of rollouts that may wait or run before new ones are refused; null for no limit.",
     )
-    task_groups_ahead: int | None = Field(
-        None,
-        ge=1,
-        description="Groups of one task that may wait for the trainer while a whole batch waits; null for no limit.",
-    )
     success_window: int | None = Field(
         32,
         ge=1,
@@ -301,7 +296,7 @@ class Plan:
 
     Attributes:
         share: factor on the task's configured weight.
-        admitted: whether the task's own limit (`task_groups_ahead`) lets it be opened now.
+        admitted: whether it may be opened now; a task that is mastered (`retire_above`) may not.
     """
 
     group_size: int

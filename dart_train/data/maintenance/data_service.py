@@ -31,13 +31,15 @@ from dart_train.data.manager.data_manager import DataManager
 _log = logging.getLogger(__name__)
 THROUGHPUT_WINDOW_S = 60.0
 LEFTOVER_AGE_S = 600.0
+COLLECT_INTERVAL_S = 3600.0
+"""Seconds between two collections: each may read every trajectory."""
 
 
 class DataService:
     """Sweeps in turns and writes a line of metrics per interval.
 
     Args:
-        retention: what is cleared away, and how often; by default nothing.
+        retention: what is cleared away, every `COLLECT_INTERVAL_S`; by default nothing.
         unavailable_timeout_s: seconds for which the database may be away, or its disk full.
     """
 
@@ -125,9 +127,8 @@ class DataService:
 
     def _clean_up(self) -> None:
         """Collect in a thread when it is due: it may read every trajectory, and the other work must not wait for it."""
-        interval_s = self._retention.interval_s
         busy = self._cleaner is not None and self._cleaner.is_alive()
-        if interval_s is None or busy or self._clock() - self._collected_at < interval_s:
+        if not self._retention.limited or busy or self._clock() - self._collected_at < COLLECT_INTERVAL_S:
             return
         self._collected_at = self._clock()
         self._cleaner = threading.Thread(target=self._collect, name="retention", daemon=True)

@@ -10,7 +10,7 @@ from dart_gym.core.section import Section
 
 
 class RetentionConfig(Section):
-    """What is kept of trajectories that are done with."""
+    """What is kept of trajectories that are done with. The data manager's process sees to it once an hour."""
 
     max_age_days: float | None = Field(
         None, ge=0.0, description="Days after which the files of an ended trajectory are removed; null keeps them."
@@ -23,12 +23,11 @@ class RetentionConfig(Section):
         ge=0.0,
         description="Days after which screenshots are encoded anew as lossless WebP; null leaves them PNG.",
     )
-    interval_s: float | None = Field(
-        None,
-        gt=0.0,
-        description="Seconds between two collections by the data manager's process; null: only "
-        "`dart-train data check --clean` collects.",
-    )
+
+    @property
+    def limited(self) -> bool:
+        """Return whether there is anything to clear away or to encode anew, in time."""
+        return (self.max_age_days, self.max_gigabytes, self.webp_after_days) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dart_agent.evaluation.difficulty import known_rates
 from dart_train.core.data_states import RolloutState
 from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
-from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, crowded, usable_share
+from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, usable_share
 from dart_train.data.curation.rules import Plan, TaskSampling
 from dart_train.data.curation.task_sampling import retired_tasks, task_shares
 from dart_train.data.groups import lease_rows, partial_groups, trajectory_rows
@@ -142,7 +142,7 @@ class Recording(Insight):
         begun = {task: self._known.get(task) if rate is None else rate for task, rate in rates.items()}
         shares = task_shares(config, begun)
         tried = {task: (records[task].rollouts, rates[task]) for task in step_limits if task in records}
-        refused = self._crowded_tasks() | retired_tasks(config, tried, len(step_limits))
+        retired = retired_tasks(config, tried, len(step_limits))
         cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
         return {
             task_id: rules.plan(
@@ -152,7 +152,7 @@ class Recording(Insight):
                 longest_success=records[task_id].longest_success if task_id in records else None,
                 cut_off_at=cut_off.get(task_id),
                 share=shares[task_id],
-                admitted=task_id not in refused,
+                admitted=task_id not in retired,
             )
             for task_id, limit in step_limits.items()
         }
@@ -161,19 +161,6 @@ class Recording(Insight):
     def _known(self) -> dict[str, float]:
         """Pass rates that were measured before the run."""
         return known_rates(self.config.difficulty, self.config.difficulty_of) if self.config.difficulty else {}
-
-    def _crowded_tasks(self) -> set[str]:
-        """Return the tasks whose waiting groups leave no room for another one."""
-        limit = self.config.task_groups_ahead
-        if limit is None:
-            return set()
-        waiting = self.store.read(lambda c: lease_rows.count_ready_by_task(c, self.run_id, self.oldest_allowed(c)))
-        ready = sum(groups for groups, _ in waiting.values())
-        return {
-            task_id
-            for task_id, (groups, _) in waiting.items()
-            if crowded(ready, groups, batch_groups=self.config.batch_groups, task_groups_ahead=limit)
-        }
 
     def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:
         """Return where all latest attempts of a task were cut off, for the tasks that have a cap."""

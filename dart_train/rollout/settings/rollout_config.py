@@ -224,7 +224,7 @@ class RolloutConfig(Section):
         "tasks and desktops that are thrown away; null lets a desktop stay on a task, for those kept "
         "over episodes.",
     )
-    max_attempts: int = Field(5, ge=1, description="Tries of a rollout that the environment loses.")
+    max_attempts: int = constant(5, "Tries of a rollout that the environment loses.", ge=1)
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = Field(default_factory=EngineConfig)
     sync: SyncConfig = SyncConfig()
@@ -259,8 +259,8 @@ class RolloutConfig(Section):
         "be away. Rollouts, the trainer and the data manager's process wait as long.",
     )
     max_unrecorded: int = constant(256, "Episodes that wait for the database before workers pause.", ge=1)
-    max_unrecorded_mb: int = Field(
-        2048, ge=1, description="Megabytes of screenshots that wait for the database before workers pause."
+    max_unrecorded_mb: int = constant(
+        2048, "Megabytes of screenshots that wait for the database before workers pause.", ge=1
     )
     stop_grace_s: float = Field(3.0, ge=0, description="Seconds that running episodes get to end after SIGTERM.")
     metrics_listen: str | None = Field(

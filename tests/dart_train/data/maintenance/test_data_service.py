@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -13,7 +14,8 @@ from data_builders import CONTEXT, RUN, make_trajectory, open_manager, publish, 
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import DatabaseGoneError
 from dart_train.data.insight import statistics
-from dart_train.data.maintenance.data_service import DataService, run_data_service
+from dart_train.data.maintenance.data_service import COLLECT_INTERVAL_S, DataService, run_data_service
+from dart_train.data.maintenance.retention_plan import RetentionConfig
 from dart_train.data.store.schema import task_state
 from dart_train.data.store.sql_store import Store
 from tests.helpers.waiting import wait_until
@@ -61,6 +63,22 @@ def test_lines_come_at_their_interval(database, data, tmp_path, clock):
     lines = list(read_metrics(tmp_path / "data.jsonl"))
     assert [line["total"] for line in lines] == [0, 4, 8, 12, 16]
     assert lines[-1]["trajectories_per_s"] == 4.0
+
+
+@pytest.mark.parametrize(("retention", "left"), [({}, 2), ({"max_age_days": 0.0}, 0)], ids=["no limit", "a limit"])
+def test_what_is_not_kept_is_cleared_away_once_an_hour(database, data, clock, caplog, retention, left):
+    caplog.set_level(logging.INFO)
+    record_group(data, "g0")
+    service = DataService(data, retention=RetentionConfig(**retention), clock=clock)
+    data.lease(1, "trainer").commit(0)
+    for _ in range(2):
+        service.turn()
+        assert len(list(data.files.stored_trajectories())) == 2, "the hour is not over"
+        clock.now += COLLECT_INTERVAL_S / 2
+    service.turn()
+    if not left:
+        wait_until(lambda: "cleared away 2 trajectories" in caplog.text)
+    assert len(list(data.files.stored_trajectories())) == left
 
 
 def test_a_lost_database_ends_the_service_after_its_time_limit(data, tmp_path, caplog):
