@@ -117,7 +117,6 @@ async def _play(
 ) -> list[tuple[Candidate, float]]:
     """The scores of all candidates: first episodes with every task's first place, then with the second ones, ..."""
     config, client = context.config, context.client()
-    first = config.evaluation.first_seed
     told = context.progress().counter(count * len(places))
     results = []
     for number in range(CANDIDATES):
@@ -125,7 +124,7 @@ async def _play(
         outcomes = await play_list(
             client,
             functools.partial(ConstantClicker.of_session, chosen),
-            [(task, first + index) for task in chosen for index in range(count)],
+            [(task, index) for task in chosen for index in range(count)],
             concurrency=config.rollout.workers,
             attempts=ATTEMPTS,
             max_steps=config.rollout.max_steps,

@@ -30,7 +30,7 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
     "agent": {"report_errors": True},
     "warmup": {
         "schedule": "cosine", "final_share": 0.1, "weight_decay": 0.01, "adam_beta2": 0.98, "max_grad_norm": 1.0,
-        "image_cache_mb": 512,
+        "image_cache_mb": 512, "max_seconds": None,
     },
     "rollout": {
         "stay_groups": 2.0, "admission_interval_s": 0.25, "breaker_losses": 6, "breaker_reset_s": 30.0,
@@ -48,8 +48,13 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
     },
     "trainer": {
         "keep_published_s": 120.0, "pack_rows": True, "merge_prefixes": True, "lease_ttl_s": 60.0, "max_bad_steps": 3,
-        "collapse_window": 20, "alarm_window": 10, "best_window": 10, "lora_dropout": 0.0, **_TRAINER,
+        "collapse_window": 20, "alarm_window": 10, "best_window": 10, "lora_dropout": 0.0, "adam_beta1": 0.9,
+        "metric_for_best_model": None, "save_total_limit": 2, "logging_steps": 1, "supervised_rows": 16,
+        "ref_model_mixup_alpha": 0.6, "use_bias_correction_kl": False, "geometric_clip_min": None,
+        "geometric_clip_max": None, "entropy_mask_scope": "group", "share_prompts": True, "reduce_gradients": "auto",
+        **_TRAINER,
     },
+    "evaluation": {"first_seed": 0},
 }  # fmt: skip
 """Keys of each section that are constants now."""
 
@@ -63,7 +68,12 @@ REMOVED: Mapping[str, str] = {
     "controls.constant_click": "it is always false now, unless controls.phases names constant-click",
     "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
     "trainer.run_name": "it is always the run's name now",
-    "trainer.greater_is_better": "it is always false now for a metric whose name ends in loss, and true for others",
+    "trainer.greater_is_better": "trainer.metric_for_best_model, which it was for, is always null now",
+    "trainer.project": "it is always 'huggingface' now; the variable WANDB_PROJECT names another one to wandb",
+    "trainer.min_groups_per_step": "it is always trainer.groups_per_step now",
+    "trainer.sync_ref_model": "trainer.ref_model_sync_steps says it now: a number of steps, or null for never",
+    "trainer.teacher_when": "it always follows from teacher.kind and teacher.when",
+    "trainer.teacher_coef": "it is always that of teacher.coef; set that",
     "data.retention.interval_s": "it is always an hour now, where data.retention has any limit",
     "rollout.turn_limit_s": "it is always rollout.unavailable_timeout_s and one request more now",
     "rollout.engine.updates_at_once": "it is always half of the replicas now",

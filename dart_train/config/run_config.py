@@ -200,16 +200,15 @@ class EvaluationConfig(Section):
         "newest", description="The version that is tested after: the newest, or the best of the monitor's evaluations."
     )
 
-    episodes: int = Field(50, ge=1, description="Episodes per trained task.")
+    episodes: int = Field(
+        50,
+        ge=1,
+        description="Episodes per trained task, with the seeds from 0 on; those below 10 000 are never trained on.",
+    )
     beside: tuple[str, ...] = Field(
         (), description="Tasks that are not trained, evaluated and reported beside them, by name or as suite/*."
     )
     beside_episodes: int = Field(10, ge=1, description="Episodes per task beside.")
-    first_seed: int = Field(
-        0,
-        ge=0,
-        description="The first of the seeds, which count up from it; below 10 000, since those are never trained on.",
-    )
     temperature: float = Field(1.0, ge=0, description="Temperature of the sampling; 0 is greedy.")
     greedy: bool = Field(False, description="Evaluate greedily as well.")
 
@@ -314,8 +313,6 @@ class RunConfig(Section):
         trainer = self.trainer
         steps = trainer.num_iterations * trainer.mini_batches  # on each lease
         _set(self, "data.curation.leases_per_version", trainer.publish_steps / steps)
-        _set(self, "trainer.teacher_when", self.teacher.when if self.teacher.kind else "never")
-        _set(self, "trainer.teacher_coef", self.teacher.coef)
 
     @property
     def train_tasks(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from dart_train.rollout.settings.rollout_config import SCHEDULERS
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory, usable_bytes
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
+from dart_train.trainer.settings.grpo_settings import STATES_KEPT
 
 PROCESS_BYTES = 700 << 20
 """What a process takes that has loaded torch and transformers and no model."""
@@ -192,7 +193,6 @@ def rank_setting(config: RunConfig, ranks: int) -> Setting:
         reference=trainer.beta > 0 and not trainer.use_peft,
         moments=moments_of(trainer.optim or "adamw"),
         features_bytes=trainer.image_features_mb << 20,
-        reduce_once=None if trainer.reduce_gradients == "auto" else trainer.reduce_gradients == "step",
     )
 
 
@@ -313,7 +313,7 @@ def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
     return {
         # One more while it is written: the oldest goes when the newest is whole.
         "versions kept": (trainer.keep_published + 1 + warm + best + control) * version,
-        "states kept": ((trainer.save_total_limit or 2) + 1) * state,
+        "states kept": (STATES_KEPT + 1) * state,
     }
 
 
@@ -342,6 +342,6 @@ def _changes(
     if machine.host_bytes is not None and sum(host.values()) > machine.host_bytes:
         found.append(
             f"the machine's memory: {in_units(sum(host.values()))} of {in_units(machine.host_bytes)}; put engines "
-            "elsewhere, or set trainer.image_cache_mb and rollout.max_unrecorded_mb lower"
+            "elsewhere, or set trainer.image_cache_mb lower"
         )
     return found

@@ -119,7 +119,7 @@ def _room(config: RunConfig, placement: Placement, gpus: Sequence[GPU], runs_dir
     if needed > free:
         yield (
             f"{place} has {in_units(free)} free, and the versions and states that are kept take {in_units(needed)}: "
-            "choose another --runs-dir, or lower trainer.keep_published and trainer.save_total_limit"
+            "choose another --runs-dir, or lower trainer.keep_published"
         )
 
 

@@ -26,12 +26,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "learning_rate": (1e-12, 1.0),
     "weight_decay": (0.0, 1.0),
     "max_grad_norm": (0.0, math.inf),
-    "adam_beta1": (0.0, 0.999999),
     "adam_beta2": (0.0, 0.999999999),
-    "warmup_ratio": (0.0, 1.0),
     "warmup_steps": (0.0, math.inf),
-    "gradient_accumulation_steps": (1, math.inf),
-    "logging_steps": (1e-9, math.inf),
     "save_steps": (1e-9, math.inf),
     "lora_alpha": (1, math.inf),
 }
@@ -43,9 +39,8 @@ PACKAGES = {"bnb": "bitsandbytes", "8bit": "bitsandbytes", "galore": "galore_tor
 """Part of an optimizer's name -> module that it needs."""
 
 CHECKED_HERE = frozenset({
-    "learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "warmup_steps",
-    "gradient_accumulation_steps", "logging_steps", "save_steps", "optim", "lr_scheduler_type", "report_to", "bf16",
-    "fp16", "gradient_checkpointing", "use_cpu", "logging_dir",
+    "learning_rate", "weight_decay", "max_grad_norm", "adam_beta2", "warmup_steps", "save_steps", "optim",
+    "lr_scheduler_type", "report_to", "bf16", "fp16", "gradient_checkpointing", "use_cpu",
 })  # fmt: skip
 """Settings of `TrainingArguments` of which all is said here: those that a run may set without importing torch."""
 
@@ -128,7 +123,7 @@ def _sections(config: RunConfig) -> Iterator[str]:
             "rollout.group_size 1 trains nothing: advantages compare the rollouts of a group with each other. Set it "
             "to 2 or more (8 in DART)"
         )
-    lease = (trainer.min_groups_per_step or trainer.groups_per_step) * size
+    lease = trainer.groups_per_step * size
     if rollout.budget_rollouts is not None and rollout.budget_rollouts < lease:
         yield (
             f"rollout.budget_rollouts {rollout.budget_rollouts} is less than one lease of the trainer ({lease}: "
@@ -141,16 +136,19 @@ def _sections(config: RunConfig) -> Iterator[str]:
             f"cluster.desktops {config.cluster.desktops} is less than the {wanted} workers of rollouts and monitor: "
             "raise it, leave it out, or lower rollout.workers"
         )
-    last = evaluation.first_seed + max(evaluation.episodes, evaluation.beside_episodes)
+    last = max(evaluation.episodes, evaluation.beside_episodes)
     limit = MONITOR_SEEDS if monitor.every_rollouts else FIRST_TRAINING_SEED
     if last > limit:
         what = "the monitor's" if monitor.every_rollouts else "trained on"
-        yield f"evaluation.first_seed and episodes reach {last - 1}, and seeds from {limit} on are {what}: lower them"
+        yield (
+            f"evaluation plays the seeds from 0 to {last - 1}, and those from {limit} on are {what}: lower "
+            "evaluation.episodes and beside_episodes"
+        )
     warmup = config.warmup
     if warmup.limited and not config.demonstrations.per_task and not warmup.pool_sources:
         yield (
             "warmup trains on demonstrations, but the run has no demonstrations: set demonstrations.per_task, "
-            "warmup.pool_sources, or warmup.max_steps and max_seconds to nothing"
+            "warmup.pool_sources, or warmup.max_steps to 0"
         )
     ranks = (config.resources.trainer_ranks or 1) // config.resources.trainer_nodes
     if warmup.limited and own and trainer.fsdp and warmup.batch_size < ranks:

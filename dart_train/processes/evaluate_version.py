@@ -86,7 +86,7 @@ def planned(config: RunConfig, *, trained_only: bool = False) -> list[EpisodeKey
     evaluation = config.evaluation
     counts = [(task, evaluation.episodes) for task in config.train_tasks]
     counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]
-    return [(task, evaluation.first_seed + index) for task, count in counts for index in range(count)]
+    return [(task, index) for task, count in counts for index in range(count)]
 
 
 def task_steps(config: RunConfig) -> dict[str, int | None]:
@@ -96,7 +96,7 @@ def task_steps(config: RunConfig) -> dict[str, int | None]:
 
 def policy_seeds(config: RunConfig) -> int:
     """Added to an episode's seed, this is the seed of the policy's own choices: other runs choose otherwise."""
-    return config.seed * FIRST_TRAINING_SEED - config.evaluation.first_seed
+    return config.seed * FIRST_TRAINING_SEED
 
 
 def check_counted(outcomes: Sequence[Trajectory]) -> None:

@@ -62,6 +62,8 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
         given = {name: value for name, value in given.items() if name != "use_cpu"}
         kind = type("PlannedConfig", (DartGRPOConfig,), {"world_size": property(lambda self: ranks)})
     values: dict[str, Any] = {"use_cpu": on_cpu, "output_dir": str(run.trainer), "seed": config.seed}
+    teacher = config.teacher
+    values |= {"teacher_when": teacher.when if teacher.kind else "never", "teacher_coef": teacher.coef}
     values |= {"run_name": config.name, **given}
     try:
         return kind(**values)

@@ -148,7 +148,11 @@ class DartGRPOTrainer(ShardedTrainer):
             model=self._trained_model(model, args),
             args=args,
             train_dataset=self.leases,
-            callbacks=[*([ReferenceSync(self)] if args.sync_ref_model else []), _Callbacks(self), *(callbacks or [])],
+            callbacks=[
+                *([ReferenceSync(self)] if args.ref_model_sync_steps else []),
+                _Callbacks(self),
+                *(callbacks or []),
+            ],
             optimizers=optimizers,
         )
         if args.idle_clip and self.ranks.is_main:

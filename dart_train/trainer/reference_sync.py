@@ -1,7 +1,7 @@
 """The KL term's reference follows the policy: ref = alpha policy + (1 - alpha) ref, every few optimizer steps.
 
-As TRL's `SyncRefModelCallback` (`sync_ref_model`, `ref_model_mixup_alpha`, `ref_model_sync_steps`; TR-DPO, arXiv
-2404.09656), and it survives a restart: a state that training resumes from holds the reference too.
+As TRL's `SyncRefModelCallback` (`ref_model_sync_steps`, `ref_model_mixup_alpha`; TR-DPO, arXiv 2404.09656), and it
+survives a restart: a state that training resumes from holds the reference too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReferenceSync(TrainerCallback):
         path = Path(states.resumed.path) / REFERENCE_FILE
         if not path.is_file():
             raise TrainingError(
-                f"{path} is missing: that state was saved without sync_ref_model; leave it out, or begin anew"
+                f"{path} is missing: that state was saved without ref_model_sync_steps; leave it out, or begin anew"
             )
         self._trainer.ref_model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 

@@ -88,7 +88,6 @@ def run_trainer(
     for leased in data.leases(
         holder,
         groups=settings.groups_per_step,
-        at_least=settings.min_groups_per_step,
         ttl_s=LEASE_TTL_S,
         stop=over,
     ):

@@ -7,8 +7,9 @@ see `configs/`. Wrong values raise `ValueError` that names the field and what to
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
+from annotated_types import Interval
 from transformers import TrainingArguments
 
 from dart_train.trainer.losses import ObjectiveConfig
@@ -16,7 +17,9 @@ from dart_train.trainer.settings.grpo_settings import (
     CONTEXT_WITHOUT_SHARDING,
     KEEP_PUBLISHED_S,
     OFFLOADS_NOTHING,
+    STATES_KEPT,
     GRPOSettings,
+    check_value,
     setting,
 )
 
@@ -36,7 +39,8 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     `metric_for_best_model` may name any metric that is logged, such as "reward": the state and the version with the
     best mean of it over the last `best_window` steps are kept beside the newest.
 
-    The fields written below are no keys of a run's configuration, which always has their defaults.
+    The fields written below are no keys of a run's configuration, which always has their defaults, and `teacher_when`
+    and `teacher_coef` of its section `teacher`.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Leases per step; stays 1."})
@@ -44,6 +48,45 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     ignore_data_skip: bool = field(default=True, metadata={"help": "Stays True: the data manager knows what is left."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "No progress bar: the log has a line per step."})
     dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches move as they are trained on."})
+    logging_steps: float = setting(1, "Optimizer steps between two reports to `report_to`.")
+    save_total_limit: Annotated[int | None, Interval(ge=2)] = setting(
+        STATES_KEPT, "States from which training resumes that are kept, at least 2."
+    )
+    min_groups_per_step: Annotated[int | None, Interval(ge=1)] = setting(
+        None, "A lease may hold as few groups as this; None for groups_per_step."
+    )
+    geometric_clip_min: Annotated[float | None, Interval(ge=0, le=1)] = setting(
+        None, "Leave out steps whose geometric mean of pi_old/mu is below; None for none."
+    )
+    geometric_clip_max: Annotated[float | None, Interval(ge=1)] = setting(
+        None, "Leave out steps whose geometric mean of pi_old/mu is above; None for none."
+    )
+    use_bias_correction_kl: bool = setting(False, "Multiply the KL term by pi/pi_old, as TRL does by default.")
+    ref_model_mixup_alpha: Annotated[float, Interval(ge=0, le=1)] = setting(
+        0.6,
+        "Share of the policy in the reference that ref_model_sync_steps moves: ref = alpha policy + (1 - alpha) ref.",
+    )
+    entropy_mask_scope: Literal["group", "batch"] = setting(
+        "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
+    )
+    supervised_rows: Annotated[int, Interval(ge=1)] = setting(
+        16, "Demonstrated steps that every optimizer step takes, with supervised_coef."
+    )
+    teacher_when: Literal["never", "failed", "always"] = setting(
+        "never", "Groups in which what a teacher said is trained on: none, those without any reward, or all."
+    )
+    teacher_coef: Annotated[float, Interval(ge=0)] = setting(
+        1.0, "Weight of the reverse KL to a teacher, and of the cross-entropy on its answers."
+    )
+    share_prompts: bool = setting(
+        True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."
+    )
+    reduce_gradients: Literal["auto", "micro_batch", "step"] = setting(
+        "auto",
+        "When ranks of `fsdp` put their gradients together: after each 'micro_batch', or once a 'step', until which "
+        "each rank holds those of all trained weights whole, 4 bytes a number. 'auto' is 'step' where that is 1 GiB at "
+        "most, as with adapters.",
+    )
     keep_published_s: float = setting(
         KEEP_PUBLISHED_S, "Seconds for which each version is kept in any case: an engine that starts may read it."
     )
@@ -80,6 +123,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
         if self.offload_activations and self.device.type != "cpu":  # whose activations are on the host
             self.activation_checkpointing_kwargs = {"offload": True}
         self.check()
+        _check_constants(self)
         _check_parts_left_alone(self)
         _check_sharding(self)
         self.objective(), self.make_advantage()  # they refuse what does not go together
@@ -100,6 +144,16 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
 def named(settings: Any, config: Any) -> dict[str, Any]:
     """Return the values of a configuration for the fields of a dataclass that have the same name."""
     return {item.name: getattr(config, item.name) for item in fields(settings) if hasattr(config, item.name)}
+
+
+def _check_constants(config: DartGRPOConfig) -> None:
+    """Refuse wrong values of the fields that only code may set."""
+    hints = get_type_hints(DartGRPOConfig, include_extras=True)
+    for name in DartGRPOConfig.__annotations__:
+        check_value(name, getattr(config, name), hints[name])
+    least = config.min_groups_per_step
+    if least is not None and least > config.groups_per_step:
+        raise ValueError(f"min_groups_per_step={least} is above groups_per_step={config.groups_per_step}; lower it")
 
 
 def _check_parts_left_alone(config: DartGRPOConfig) -> None:
@@ -155,9 +209,10 @@ def _check_sharding(config: DartGRPOConfig) -> None:
     for name, allowed, why in _FSDP_FIXED:
         if given.get(name, allowed) != allowed:
             raise ValueError(f"fsdp_config: {name}={given[name]!r} is not supported, only {allowed!r}: {why}")
-    if config.sync_ref_model:
+    if config.ref_model_sync_steps is not None:
         raise ValueError(
-            "sync_ref_model with fsdp is not supported: policy and reference are cut differently; leave one of them out"
+            "ref_model_sync_steps with fsdp is not supported: policy and reference are cut differently; leave one of "
+            "them out"
         )
     if config.frozen_dtype != "float32":
         raise ValueError("frozen_dtype with fsdp is not supported: ranks cut weights of one number type; leave it out")

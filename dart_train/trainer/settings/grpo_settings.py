@@ -37,7 +37,7 @@ def setting(default: Any, text: str) -> Any:
 
 @dataclass
 class GRPOSettings:
-    """The fields of `DartGRPOConfig` that are not inherited as they are; see there how they belong together."""
+    """The fields of `DartGRPOConfig` that a run may set, beside inherited ones; see there how they belong together."""
 
     learning_rate: float = setting(1e-6, "Initial learning rate of AdamW.")
     lr_scheduler_type: str = setting(
@@ -45,11 +45,7 @@ class GRPOSettings:
     )
     max_grad_norm: float = setting(2.0, "The gradient's norm is clipped to this; 0 for no clip.")
     max_steps: Annotated[int, Interval(ge=1)] = setting(1000, "Optimizer steps, each on one lease.")
-    logging_steps: float = setting(1, "Optimizer steps between two reports to `report_to`.")
     save_steps: float = setting(10, "Optimizer steps between two states from which training resumes.")
-    save_total_limit: Annotated[int | None, Interval(ge=2)] = setting(
-        2, "States from which training resumes that are kept, at least 2."
-    )
     background_states: bool = setting(
         True,
         "Write those states beside the training, which waits only for a copy in the host's memory, of as many bytes as "
@@ -99,29 +95,20 @@ class GRPOSettings:
         "What is done with pi_old/mu, as TRL's vllm_importance_sampling_mode: 'token_truncate' (DART), "
         "'token_mask' (IcePop: tokens outside the bounds do not count), 'sequence_truncate', 'sequence_mask'.",
     )
-    geometric_clip_min: Annotated[float | None, Interval(ge=0, le=1)] = setting(
-        None, "Leave out steps whose geometric mean of pi_old/mu is below; None for none."
-    )
-    geometric_clip_max: Annotated[float | None, Interval(ge=1)] = setting(
-        None, "Leave out steps whose geometric mean of pi_old/mu is above; None for none."
-    )
     off_policy_mask_threshold: Annotated[float | None, Interval(ge=1e-6)] = setting(
         None,
         "Steps with a negative advantage do not count where the mean of log mu - log pi over their tokens is above, "
         "such as 0.5 (TRL's field; DeepSeek-V3.2); None for no such mask.",
     )
-    sync_ref_model: bool = setting(
-        False, "Move the KL term's reference towards the policy now and then (TRL's field; TR-DPO)."
+    ref_model_sync_steps: Annotated[int | None, Interval(ge=1)] = setting(
+        None,
+        "Optimizer steps after which the KL term's reference moves towards the policy, ref = 0.6 policy + 0.4 ref "
+        "(TRL's field; TR-DPO); None keeps the reference as it is.",
     )
-    ref_model_mixup_alpha: Annotated[float, Interval(ge=0, le=1)] = setting(
-        0.6, "Share of the policy in the reference after that: ref = alpha policy + (1 - alpha) ref."
-    )
-    ref_model_sync_steps: Annotated[int, Interval(ge=1)] = setting(512, "Optimizer steps between two of them.")
     temperature: Annotated[float, Interval(ge=1e-6)] = setting(
         1.0, "Temperature that rollouts are sampled at; log-probabilities are taken at it."
     )
     kl_estimator: KLEstimator = setting("k3", "Estimate of the KL term: 'k1', 'k2' or 'k3' (DART).")
-    use_bias_correction_kl: bool = setting(False, "Multiply the KL term by pi/pi_old, as TRL does by default.")
     top_entropy_quantile: Annotated[float, Interval(ge=1e-6, le=1)] = setting(
         0.8, "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."
     )
@@ -137,9 +124,6 @@ class GRPOSettings:
         False,
         "Compute each trained token by the experts that the engine's routers chose when it was sampled: for mixtures "
         "of experts, by engines that report it (transformers; vLLM with --enable-return-routed-experts).",
-    )
-    entropy_mask_scope: Literal["group", "batch"] = setting(
-        "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
     )
     entropy_coef: float = setting(0.0, "Weight of an entropy bonus.")
     scale_rewards: Literal["group", "batch", "none"] = setting(
@@ -182,9 +166,6 @@ class GRPOSettings:
     groups_per_step: Annotated[int, Interval(ge=1)] = setting(
         8, "Groups that a lease asks for, trained on in one optimizer step."
     )
-    min_groups_per_step: Annotated[int | None, Interval(ge=1)] = setting(
-        None, "A lease may hold as few groups as this; None for groups_per_step."
-    )
     mini_batches: Annotated[int, Interval(ge=1)] = setting(
         1,
         "Parts of a lease that each take an optimizer step, in whole trajectories; from the second on the clip acts. 2 "
@@ -208,9 +189,6 @@ class GRPOSettings:
         "Ranks that share each row, every one with an equal part of its tokens, for rows too long for one of them: "
         "activations are divided by their number. For fsdp; a divisor of the ranks of a machine and of the model's "
         "heads. 1: each rank has rows of its own. Exact.",
-    )
-    share_prompts: bool = setting(
-        True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."
     )
     attention: KernelName = setting(
         "sdpa",
@@ -237,12 +215,6 @@ class GRPOSettings:
         False,
         "Keep what gradient_checkpointing keeps of each layer in the host's memory. Exact; passes take a copy longer.",
     )
-    reduce_gradients: Literal["auto", "micro_batch", "step"] = setting(
-        "auto",
-        "When ranks of `fsdp` put their gradients together: after each 'micro_batch', or once a 'step', until which "
-        "each rank holds those of all trained weights whole, 4 bytes a number. 'auto' is 'step' where that is 1 GiB at "
-        "most, as with adapters.",
-    )
     image_cache_mb: Annotated[int, Interval(ge=0)] = setting(
         512, "Memory for screenshots, and as much for their patches, in MiB."
     )
@@ -260,17 +232,6 @@ class GRPOSettings:
     )
     supervised_coef: Annotated[float, Interval(ge=0)] = setting(
         0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
-    )
-    supervised_rows: Annotated[int, Interval(ge=1)] = setting(16, "Demonstrated steps that every optimizer step takes.")
-    teacher_when: Literal["never", "failed", "always"] = setting(
-        "never",
-        "Groups in which what a teacher said is trained on: none, those without any reward, or all. In a run that "
-        "follows from `teacher.kind` and `teacher.when`.",
-    )
-    teacher_coef: Annotated[float, Interval(ge=0)] = setting(
-        1.0,
-        "Weight of the reverse KL to a teacher, and of the cross-entropy on its answers; in a run that is "
-        "`teacher.coef`.",
     )
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
@@ -336,7 +297,7 @@ class GRPOSettings:
             ValueError: with the field and what to do.
         """
         for name, hint in OWN_HINTS.items():
-            _check_value(name, getattr(self, name), hint)
+            check_value(name, getattr(self, name), hint)
         if not _from_outside(LOSSES, self.loss_type):
             self.make_loss()  # those from outside import torch: only the trainer's process can afford that
         if not _from_outside(ADVANTAGES, self.advantage):
@@ -346,21 +307,17 @@ class GRPOSettings:
                 f"tis_clip_min={self.tis_clip_min!r} needs a tis_clip_max that is not below it, found "
                 f"{self.tis_clip_max!r}"
             )
-        if self.min_groups_per_step is not None and self.min_groups_per_step > self.groups_per_step:
-            raise ValueError(
-                f"min_groups_per_step={self.min_groups_per_step} is above groups_per_step={self.groups_per_step}; "
-                "lower it"
-            )
         for name in ("num_iterations", "mini_batches"):
             if getattr(self, name) > 1 and self.old_logprobs == "current":
                 raise ValueError(
                     f"{name}={getattr(self, name)} needs the policy before the first update on a lease: set "
                     f"old_logprobs='recompute' or 'behaviour', or {name}=1"
                 )
-        if self.sync_ref_model and (self.beta == 0 or self.use_peft):
+        if self.ref_model_sync_steps is not None and (self.beta == 0 or self.use_peft):
             why = "beta=0" if self.beta == 0 else "use_peft, whose reference is the model without its adapter"
             raise ValueError(
-                f"sync_ref_model moves a reference model of its own, which does not exist with {why}: leave it out"
+                f"ref_model_sync_steps={self.ref_model_sync_steps} moves a reference model of its own, which does not "
+                f"exist with {why}: leave it out"
             )
         if self.kl_every > 1 and self.beta == 0:
             raise ValueError(
@@ -380,6 +337,8 @@ class GRPOSettings:
 
 
 _DEFAULTS = {item.name: item.default for item in fields(GRPOSettings)}
+STATES_KEPT = 2
+"""States from which training resumes that are kept, beside the best one."""
 LEASE_TTL_S = 60.0
 """Seconds after the trainer's last heartbeat at which its lease is given back."""
 KEEP_PUBLISHED_S = 120.0
@@ -393,7 +352,7 @@ def _from_outside(registry: Registry[Any], name: str) -> bool:
     return name not in registry.built_in and (":" in name or name in registry.names())
 
 
-def _check_value(name: str, value: Any, hint: Any) -> None:
+def check_value(name: str, value: Any, hint: Any) -> None:
     """Refuse a name that is no choice, and a number out of range."""
     choices: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
     if choices and value not in choices:

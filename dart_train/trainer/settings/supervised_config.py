@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from dart_gym.core.section import Section
+from dart_gym.core.section import Section, constant
 
 
 class SupervisedConfig(Section):
@@ -40,6 +40,7 @@ class SupervisedConfig(Section):
 class WarmupConfig(SupervisedConfig):
     """Supervised training on the demonstrations, before the reinforcement learning; it is left out without a limit."""
 
+    max_seconds: float | None = constant(None, "Seconds of training; None for no such limit.", gt=0)
     threads: int = Field(2, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
     pool_sources: tuple[str, ...] = Field(
         (), description="Recorded successes of these sources are trained on too, such as human, or another policy's."

@@ -43,18 +43,11 @@ class _Inherited(Section):
         None, description="The optimizer, a name of `transformers.training_args.OptimizerNames`; null is AdamW."
     )
     weight_decay: float = Field(0.0, description="Weight decay of matrices; biases and norms have none.")
-    adam_beta1: float = Field(0.9, description="Decay rate of AdamW's first moment.")
     adam_beta2: float = Field(0.999, description="Decay rate of AdamW's second moment.")
     bf16: bool = Field(False, description="Compute in bfloat16; the trained weights stay in float32.")
     fp16: bool = Field(False, description="Compute in float16 with a scaled loss, for GPUs without bfloat16.")
     gradient_checkpointing: bool | None = Field(
         None, description="Compute activations again in the backward pass, which takes less memory and more time."
-    )
-    project: str = Field("huggingface", description="Name of the project in trackers that have projects.")
-    metric_for_best_model: str | None = Field(
-        None,
-        description='A logged metric, such as "reward": the state and version with the best mean of it over 10 steps '
-        "are kept. A metric whose name ends in loss should be low, every other one high.",
     )
     fsdp_config: dict[str, Any] | str | None = Field(
         None, description="Settings of fsdp, such as reshard_after_forward, or a JSON file of them."

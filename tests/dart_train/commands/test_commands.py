@@ -170,14 +170,14 @@ def test_the_plan_of_an_evaluation_is_held_out_and_the_same_every_time():
     config = make_config(
         seed=3,
         rollout={"tasks": [{"id": "fake/a", "max_steps": 2}, "fake/b"], "max_steps": 9},
-        evaluation={"episodes": 3, "beside": ["fake/c"], "beside_episodes": 2, "first_seed": 40},
+        evaluation={"episodes": 3, "beside": ["fake/c"], "beside_episodes": 2},
     )
     keys, limits = planned(config), task_steps(config)
     assert keys == planned(config)
     assert [(task, seed, limits.get(task) or config.rollout.max_steps) for task, seed in keys] == [
-        ("fake/a", 40, 2), ("fake/a", 41, 2), ("fake/a", 42, 2),
-        ("fake/b", 40, 9), ("fake/b", 41, 9), ("fake/b", 42, 9),
-        ("fake/c", 40, 9), ("fake/c", 41, 9),
+        ("fake/a", 0, 2), ("fake/a", 1, 2), ("fake/a", 2, 2),
+        ("fake/b", 0, 9), ("fake/b", 1, 9), ("fake/b", 2, 9),
+        ("fake/c", 0, 9), ("fake/c", 1, 9),
     ]  # fmt: skip
     assert {task for task, _ in planned(config, trained_only=True)} == {"fake/a", "fake/b"}
     assert all(seed < FIRST_TRAINING_SEED for _, seed in keys)

@@ -31,6 +31,7 @@ from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.preflight.teacher_check import teacher_problems
+from dart_train.processes.learn import trainer_arguments
 from dart_train.report.gather import taught_notes
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service.rollout_service import RolloutService
@@ -40,6 +41,7 @@ from dart_train.rollout.teachers.distillation import Distillation
 from dart_train.rollout.teachers.teacher import Student, TeacherAwayError, TeacherError
 from dart_train.rollout.teachers.teaching import Teaching
 from dart_train.rollout.teachers.told_prompt import told_prompt
+from dart_train.run.run_directory import RunDirectory
 from dart_train.trainer.batches.teacher_answers import TeacherAnswers
 
 BESIDE = OK_CLICK.replace("42,56", "1,1")
@@ -264,10 +266,12 @@ def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, 
         run_of(model_dir, teacher={"kind": "dagger", "options": {"gird": 4}})
 
 
-def test_the_trainer_follows_the_section(model_dir):
+def test_the_trainer_follows_the_section(model_dir, tmp_path):
+    run = RunDirectory(tmp_path)
     plain, taught = run_of(model_dir), run_of(model_dir, teacher={"kind": "dagger", "when": "always", "coef": 0.5})
-    assert (plain.trainer.teacher_when, plain.trainer.given().get("teacher_when")) == ("never", None)
-    assert (taught.trainer.teacher_when, taught.trainer.teacher_coef) == ("always", 0.5)
+    assert trainer_arguments(plain, run).teacher_when == "never"
+    arguments = trainer_arguments(taught, run)
+    assert (arguments.teacher_when, arguments.teacher_coef) == ("always", 0.5)
     assert taught.teacher.options == {"grid": 1}
 
 

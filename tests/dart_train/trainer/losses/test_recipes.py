@@ -224,7 +224,7 @@ def test_the_advantage_by_equal_screens_in_a_batch(make_prompt, tokens, screens,
 @pytest.mark.thorough
 def test_the_reference_follows_the_policy_and_survives_a_restart(recorded, model_dir, make_config, tmp_path):
     options = {
-        "beta": 0.1, "sync_ref_model": True, "ref_model_mixup_alpha": 0.25, "ref_model_sync_steps": 2,
+        "beta": 0.1, "ref_model_mixup_alpha": 0.25, "ref_model_sync_steps": 2,
         "groups_per_step": 1, "save_steps": 2, "optim": "sgd", "learning_rate": 0.5,
     }  # fmt: skip
     with open_run(copy_run(recorded, tmp_path / "run")) as data:
@@ -244,15 +244,15 @@ def test_a_state_without_its_reference_is_refused(recorded, model_dir, make_conf
     options = {"beta": 0.1, "groups_per_step": 1, "save_steps": 1}
     with open_run(copy_run(recorded, tmp_path / "run")) as data:
         DartGRPOTrainer(model_dir, make_config(max_steps=1, **options), data).run()
-        following = make_config(max_steps=2, sync_ref_model=True, **options)
-        with pytest.raises(TrainingError, match="was saved without sync_ref_model"):
+        following = make_config(max_steps=2, ref_model_sync_steps=2, **options)
+        with pytest.raises(TrainingError, match="was saved without ref_model_sync_steps"):
             DartGRPOTrainer(model_dir, following, data).run()
 
 
 @pytest.mark.parametrize("options", [{"beta": 0.0}, {"beta": 0.1, "use_peft": True}], ids=str)
 def test_a_reference_that_is_not_there_cannot_follow(make_config, options):
-    with pytest.raises(ValueError, match="sync_ref_model moves a reference model of its own, which does not exist"):
-        make_config(sync_ref_model=True, **options)
+    with pytest.raises(ValueError, match="ref_model_sync_steps=9 moves a reference model of its own, which does not"):
+        make_config(ref_model_sync_steps=9, **options)
 
 
 # --- fp16 -------------------------------------------------------------------------------------------------------
