@@ -212,7 +212,6 @@ class Leasing(Insight):
         holder: str,
         *,
         groups: int,
-        at_least: int | None = None,
         ttl_s: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
         poll_s: float = 0.5,
@@ -225,7 +224,7 @@ class Leasing(Insight):
         """
         said = time.monotonic()
         while not stop():
-            leased = self.lease(groups, holder, ttl_s=ttl_s, timeout_s=poll_s, at_least=at_least)
+            leased = self.lease(groups, holder, ttl_s=ttl_s, timeout_s=poll_s)
             if leased is not None:
                 yield leased
                 said = time.monotonic()
