@@ -334,6 +334,7 @@ SAME: tuple[tuple[str, str, str], ...] = (
         "one time holds for all that may be away",
     ),
     ("data.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
+    ("rollout.sync.lora_rank", "trainer.lora_r", "engines serve what is trained"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 

@@ -2,7 +2,7 @@
 
 import os
 
-from dart_train.config.run_config import RunConfig
+from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.nodes.program_host import CLUSTER_ENV, RunOnNodes
 from dart_train.nodes.ray_cluster import EnginesOnNodes, connect, here
 from dart_train.nodes.run_keys import RunKeys
@@ -20,7 +20,15 @@ def described(config: RunConfig, run: RunDirectory, cluster: str, *, shared: boo
         run: its directory.
         cluster: address of the cluster.
         shared: whether engines and trainer share their GPUs.
+
+    Raises:
+        ConfigError: if engines on other nodes cannot get their weights as the run says.
     """
+    if config.rollout.sync.transfer == "adapter":
+        raise ConfigError(
+            "rollout.sync.transfer adapter is for engines on the trainer's machine: the weights under an adapter do "
+            "not travel with it. Set it to files, or leave out --ray"
+        )
     passed = [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]
     names = [*passed, *([config.data.url_env] if config.data.url_env else [])]
     return RunOnNodes(

@@ -269,7 +269,7 @@ def _host(
         "trainer": 0 if wanted.trainer_gpus else ranks * memory.peak,
         "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
         "engines": wanted.replicas * (PROCESS_BYTES + on_cpu),
-        "a version on its way to the disk": size.stored * size.total,
+        "a version on its way to the disk": _version(config, size),
         "moments of the optimizer": ranks * memory.moments_on_host,
         "activations on the host": ranks * memory.activations_on_host,
         "a state on its way to the disk": _state(config, size) if config.trainer.background_states else 0,
@@ -303,16 +303,22 @@ def _state(config: RunConfig, size: ModelSize) -> int:
     return (4 + moments_of(trainer.optim or "adamw")) * trained
 
 
+def _version(config: RunConfig, size: ModelSize) -> int:
+    """Bytes of a version that training publishes: all weights, or the adapter alone."""
+    alone = config.rollout.sync.transfer == "adapter"
+    return size.stored * (size.adapter(config.trainer.lora_r) if alone else size.total)
+
+
 def _kept(config: RunConfig, size: ModelSize) -> dict[str, int]:
     trainer = config.trainer
     state = _state(config, size)
-    version = size.stored * size.total
+    whole, version = size.stored * size.total, _version(config, size)
     warm = 1 if config.warmup.limited else 0
     best = 1 if config.evaluation.monitor.every_rollouts or config.evaluation.final == "best" else 0
     control = 1 if config.controls.supervised else 0
     return {
         # One more while it is written: the oldest goes when the newest is whole.
-        "versions kept": (trainer.keep_published + 1 + warm + best + control) * version,
+        "versions kept": (trainer.keep_published + 1 + best) * version + (warm + control) * whole,
         "states kept": (STATES_KEPT + 1) * state,
     }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.engines.kinds.vllm_server import REPORT_ROUTING
+from dart_agent.engines.vllm.adapter_names import rank_limit
 from dart_gym.core.suggestions import suggest
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.utils.plugins import Registry
@@ -185,8 +186,20 @@ def _transfer(config: RunConfig) -> Iterator[str]:
     transfer, kind = config.rollout.sync.transfer, config.trainer.kind
     if transfer == "nccl" and config.resources.engine_gpus == 0:
         yield "rollout.sync.transfer nccl is between GPUs, and resources.engine_gpus is 0: set transfer to files or tcp"
-    if transfer == "memory" and kind != OUR_TRAINER:
-        yield f"rollout.sync.transfer memory is for our own trainer, not for trainer.kind {kind}: set it to files"
+    if transfer in ("memory", "adapter") and kind != OUR_TRAINER:
+        yield f"rollout.sync.transfer {transfer} is for our own trainer, not for trainer.kind {kind}: set it to files"
+    if transfer == "adapter":
+        yield from _adapter(config)
+
+
+def _adapter(config: RunConfig) -> Iterator[str]:
+    """Yield what keeps an adapter from being served as one."""
+    if not config.trainer.use_peft:
+        yield "rollout.sync.transfer adapter sends a LoRA adapter, and none is trained: set trainer.use_peft: true"
+    try:
+        rank_limit(config.trainer.lora_r)
+    except ValueError as error:
+        yield f"trainer.lora_r with rollout.sync.transfer adapter: {error}; lower it, or set transfer to files"
 
 
 def _trainer(config: RunConfig) -> Iterator[str]:

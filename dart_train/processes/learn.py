@@ -117,6 +117,7 @@ def _learn(context: ProcessContext) -> None:
     from dart_train.trainer import DartGRPOTrainer
 
     arguments = trainer_arguments(context.config, context.run)
+    transfer = context.config.rollout.sync.transfer
     with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         started_from = max(
@@ -139,7 +140,8 @@ def _learn(context: ProcessContext) -> None:
             demonstrations=demonstrations,
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")) if main_rank else None,
-            weights_in_memory=context.config.rollout.sync.transfer != "files",
+            weights_in_memory=transfer not in ("files", "adapter"),
+            adapters_alone=transfer == "adapter",
             stop=EndOfData(context, data, arguments.groups_per_step),
         )
         trainer.run()

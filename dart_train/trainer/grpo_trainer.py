@@ -70,10 +70,12 @@ from dart_train.trainer.update_size import UpdateSize
 from dart_train.trainer.weights import sharding
 from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
 from dart_train.trainer.weights.background_write import beside
+from dart_train.trainer.weights.checkpoint import write_adapter, write_model
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.shared_states import SharedStates
+from dart_train.trainer.weights.snapshot import adapter_snapshot, snapshot
 from dart_train.trainer.weights.state_writer import StateWriter
 from dart_train.trainer.weights.weight_server import WeightServer
 
@@ -97,6 +99,7 @@ class DartGRPOTrainer(ShardedTrainer):
             `supervised_coef`.
         metrics: where each report also goes as a JSON line.
         weights_in_memory: whether engines on this machine may read new versions from this process's memory.
+        adapters_alone: whether a published version is the LoRA adapter alone, without the weights under it.
     """
 
     args: DartGRPOConfig
@@ -114,6 +117,7 @@ class DartGRPOTrainer(ShardedTrainer):
         demonstrations: Sequence[Sample] = (),
         metrics: MetricsLog | None = None,
         weights_in_memory: bool = False,
+        adapters_alone: bool = False,
         stop: Callable[[], bool] | None = None,
         holder: str = "trainer",
         callbacks: list[TrainerCallback] | None = None,
@@ -143,6 +147,7 @@ class DartGRPOTrainer(ShardedTrainer):
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
         self._metrics = metrics
+        self._adapters_alone = adapters_alone
         self._keep_accounts(args, data, holder, WeightServer() if weights_in_memory and self.ranks.is_main else None)
         super().__init__(
             model=self._trained_model(model, args),
@@ -187,6 +192,8 @@ class DartGRPOTrainer(ShardedTrainer):
             keep_s=args.keep_published_s,
             ranks=self.ranks,
             server=server,
+            save=write_adapter if self._adapters_alone else write_model,
+            take=adapter_snapshot if self._adapters_alone else snapshot,
         )
         self.leases = LeaseSource(
             data,

@@ -53,7 +53,8 @@ def strict_parser() -> argparse.ArgumentParser:
             continue
         kind = {"int": int, "float": float}.get(option["type"], str)
         values = {} if option["values"] == 1 else {"nargs": option["values"]}
-        parser.add_argument(*names, **where, **values, type=kind, choices=option["choices"])
+        choices = option["choices"] and [kind(choice) for choice in option["choices"]]
+        parser.add_argument(*names, **where, **values, type=kind, choices=choices)
     return parser
 
 

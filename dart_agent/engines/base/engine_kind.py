@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from dart_agent.engines.base.engine import ModelEngine
 from dart_gym.core.section import Section
 
-Transfer = Literal["files", "memory", "nccl", "tcp"]
+Transfer = Literal["files", "memory", "nccl", "tcp", "adapter"]
 """How new weights get into a server; see `SyncConfig` of the rollout service."""
 
 
@@ -35,6 +35,7 @@ class Connection:
         pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
         loading: how weights are streamed into the server (`dart_agent.engines.vllm.weight_loading.WeightLoading`); None
             for a server that reads files.
+        adapters: whether new weights are LoRA adapters beside the server's own weights.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Connection:
     update_timeout_s: float = 600.0
     pause: Literal["keep", "abort"] = "keep"
     loading: Any = None
+    adapters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Launch:
         directory: directory for sockets and temporary files; a short path, removed at the end.
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
+        lora_rank: rank of the adapters that `transfer` "adapter" brings.
         gpus: indices of its GPUs in the order of the bus; None if none were assigned, empty for the CPU.
         gpu_memory: share of their memory that it takes; None for its own default.
         public: where other nodes reach it; None for a server for this machine alone.
@@ -86,6 +89,7 @@ class Launch:
     directory: Path
     images: int = 5
     transfer: Transfer = "files"
+    lora_rank: int = 0
     gpus: tuple[int, ...] | None = None
     gpu_memory: float | None = None
     public: Public | None = None

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
+from dart_agent.engines.vllm.adapter_names import KEPT_ADAPTERS, rank_limit
 from dart_agent.engines.vllm.vllm_environment import program
 from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
 from dart_gym.utils.processes import free_port
@@ -25,7 +26,7 @@ class VLLMServer(EngineKind):
     """Any model that vLLM serves. An update pauses the server."""
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
-    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "nccl", "tcp")
+    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "nccl", "tcp", "adapter")
     drains: ClassVar[bool] = True
     computes_on_gpus: ClassVar[bool] = True
 
@@ -56,6 +57,7 @@ class VLLMServer(EngineKind):
             update_timeout_s=connection.update_timeout_s,
             pause=connection.pause,
             loading=connection.loading,
+            adapters=connection.adapters,
         )
 
     def command(self, launch: Launch) -> Command:
@@ -90,6 +92,10 @@ class VLLMServer(EngineKind):
                 argv += ["--weight-transfer-config", json.dumps({"backend": TCP_BACKEND})]
                 argv += ["--worker-extension-cls", RECEIVER]
                 environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
+            case "adapter":
+                argv += ["--enable-lora", "--max-lora-rank", str(rank_limit(launch.lora_rank))]
+                argv += ["--max-loras", str(KEPT_ADAPTERS), "--max-cpu-loras", str(2 * KEPT_ADAPTERS)]
+                environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
         url = f"{'http' if public is None else 'https'}://{host}:{port}"
         return Command((*argv, *self.options), url, {**environment, **self.environment}, has_workers=True)
 

@@ -119,6 +119,23 @@ class VLLMControl(HTTPServer):
         """End an update by stream and label the weights."""
         await self._steer("/finish_weight_update", json={"weight_version": label})
 
+    async def load_adapter(self, name: str, path: str, timeout_s: float = 600.0) -> None:
+        """Serve a LoRA adapter under a name, beside what is served. The server must see its directory."""
+        await self._adapt("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, timeout_s)
+
+    async def unload_adapter(self, name: str, timeout_s: float = 60.0) -> None:
+        """No longer serve an adapter under a name. A request that it still answers goes on."""
+        await self._adapt("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s)
+
+    async def _adapt(self, path: str, body: dict[str, str], timeout_s: float) -> None:
+        try:
+            await self.ask("POST", path, json=body, timeout_s=timeout_s)
+        except RouteMissing as error:
+            raise RouteMissing(
+                f"{error}; start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True to give it "
+                "adapters"
+            ) from error
+
     async def _steer(
         self,
         path: str,

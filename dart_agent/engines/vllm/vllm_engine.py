@@ -12,12 +12,15 @@ Invariants:
       weights.
     - Before the first response for training, the server shows which log-probabilities it returns.
     - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
+    - A LoRA adapter is loaded beside what is served, under a name of its own, without a pause: requests that run are
+      answered by the version that they asked for, and no server ever serves a half of one.
 """
 
 import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,9 +38,11 @@ from dart_agent.engines.base.engine import (
 from dart_agent.engines.http.http_server import RouteMissing
 from dart_agent.engines.http.image_encoding import ENCODER
 from dart_agent.engines.vllm import vllm_wire as wire
+from dart_agent.engines.vllm.adapter_names import KEPT_ADAPTERS, adapter_name, adapter_versions
 from dart_agent.engines.vllm.server_images import ServerImages
 from dart_agent.engines.vllm.vllm_control import PauseMode, ServerLoad, VLLMControl
 from dart_agent.engines.vllm.weight_loading import FromFiles, WeightLoading
+from dart_agent.models.model_directory import adapter_base
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.backoff import Pauses
 
@@ -62,6 +67,7 @@ class VLLMEngine:
         update_timeout_s: float = 600.0,
         pause: PauseMode = "keep",
         loading: WeightLoading | None = None,
+        adapters: bool = False,
         key: str | None = None,
     ) -> None:
         """Remember where the server is; the first call connects.
@@ -78,12 +84,15 @@ class VLLMEngine:
             update_timeout_s: most seconds for one update of the weights.
             pause: what an update does to running requests; see `VLLMControl.pause`.
             loading: how weights get into the server; None for the server reading their files.
+            adapters: whether new versions are LoRA adapters beside the server's weights (`--enable-lora`).
             key: API key; None takes it from the environment (`VLLM_API_KEY`).
         """
         self.control = VLLMControl(url, key=key)
         self._tokens = ModelTokens.load(model_dir)
         self._model, self._name = model, name or self.control.url
         self._loading = loading or FromFiles()
+        self._adapters = adapters
+        self._adapter: int | None = None  # version of the adapter that requests ask for; None for the server's weights
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
         self._timeout = timeout_s
@@ -155,7 +164,7 @@ class VLLMEngine:
                 f"{self._name} serves {', '.join(models) or 'nothing'}, not {self._model!r}: give the engine that "
                 f"name, or start the server with --served-model-name {self._model}"
             )
-        version, load = await asyncio.gather(self._served_version(), self._load())
+        version, load = await asyncio.gather(self._served_version(models), self._load())
         self._version = max(self._version, version)  # another client may have updated it
         return EngineInfo(
             name=self._name,
@@ -187,7 +196,7 @@ class VLLMEngine:
             )
         whole = dataclasses.replace(prompt, token_ids=prompt.token_ids + sampling.given_ids)
         one = Sampling(1, stop_ids=sampling.stop_ids)
-        body = wire.generate_body(whole, one, self._tokens, model=self._model, cache_salt=f"v{self._version}")
+        body = wire.generate_body(whole, one, self._tokens, model=self._asked, cache_salt=f"v{self._version}")
         body["sampling_params"] |= {"prompt_logprobs": 0}
         pauses, started = Pauses(deadline, FIRST_PAUSE_S, LONGEST_PAUSE_S), time.monotonic()
         while True:
@@ -246,10 +255,13 @@ class VLLMEngine:
         """One checked answer and the versions that made it; the prompt's last `begun` ids were sampled before."""
         if sampling.training:
             await self._probe(timeout_s)
-        floor = self._version
+        floor, model = self._version, self._asked
+        adapted = self._adapter
         answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, begun=begun))
-        wire.check_answer(answer, prompt, sampling, model=self._model)
-        if answer.versions:
+        wire.check_answer(answer, prompt, sampling, model=model)
+        if adapted is not None:  # labels are those of the weights under it
+            versions = [adapted] if answer.response_ids else []
+        elif answer.versions:
             versions = [wire.version_number(label, self._first_version) for label in answer.versions]
         elif answer.response_ids:  # the server does not say: some version between the one before and the one now
             versions = [floor, await self._served_version()]
@@ -280,9 +292,9 @@ class VLLMEngine:
         begun: int = 0,
     ) -> object:
         """Send a request over the route that the server offers."""
-        salt = f"v{self._version}"  # keys and values of other versions are not reused
+        model, salt = self._asked, f"v{self._version}"  # keys and values of other versions are not reused
         if self._route != CHAT_ROUTE:
-            body = wire.generate_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt)
+            body = wire.generate_body(prompt, sampling, self._tokens, model=model, cache_salt=salt)
             body["sampling_params"] |= more or {}
             try:
                 return await self._post_images(body, prompt, timeout_s)
@@ -291,7 +303,7 @@ class VLLMEngine:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
         urls = [image.url for image in await ENCODER.encode(prompt.images)]
-        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=self._model, cache_salt=salt, begun=begun) | (
+        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=model, cache_salt=salt, begun=begun) | (
             more or {}
         )
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
@@ -317,8 +329,16 @@ class VLLMEngine:
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    async def _served_version(self) -> int:
+    @property
+    def _asked(self) -> str:
+        """Return what the next request names as its model."""
+        return self._model if self._adapter is None else adapter_name(self._model, self._adapter)
+
+    async def _served_version(self, models: Sequence[str] = ()) -> int:
         """The version that the server names; ours where it has no such route (it then cannot be updated either)."""
+        if self._adapters and (loaded := adapter_versions(self._model, models)):
+            self._adapter = loaded[-1]
+            return loaded[-1]
         try:
             return wire.version_number(await self.control.weight_info(), self._first_version)
         except RouteMissing:
@@ -331,6 +351,11 @@ class VLLMEngine:
             return ServerLoad()
 
     async def _replace_weights(self, path: str, version: int) -> None:
+        if self._adapters and adapter_base(path) is not None:
+            await self._add_adapter(path, version)
+            return
+        if self._adapters:  # an adapter does not belong to other weights than those that it was trained on
+            await self._forget_adapters(kept=0)
         async with self._loading.ready(self.control, path, self._update_timeout) as load:
             await self.control.pause(self._pause, timeout_s=self._update_timeout)
             failure: EngineError | None = None
@@ -354,6 +379,29 @@ class VLLMEngine:
         if served != version:
             raise EngineMismatch(f"{self._name} says version {served} after an update to {version}")
         self._version = version
+
+    async def _add_adapter(self, path: str, version: int) -> None:
+        """Serve an adapter as a version, and ask for it from now on."""
+        name = adapter_name(self._model, version)
+        try:
+            if version in adapter_versions(self._model, await self.control.models()):
+                await self.control.unload_adapter(name)
+            await self.control.load_adapter(name, path, timeout_s=self._update_timeout)
+        except EngineError as error:
+            raise EngineError(
+                f"{self._name} could not load the adapter {path}: {error}. Does the server see this directory, and is "
+                "it an adapter of the weights that it was started with?"
+            ) from error
+        self._adapter = self._version = version
+        await self._forget_adapters(kept=KEPT_ADAPTERS)
+
+    async def _forget_adapters(self, *, kept: int) -> None:
+        """Have the server unload all adapters but the newest."""
+        loaded = adapter_versions(self._model, await self.control.models())
+        for version in loaded[: len(loaded) - kept]:
+            await self.control.unload_adapter(adapter_name(self._model, version))
+        if not kept:
+            self._adapter = None
 
 
 def continued(prompt: Prompt, sampling: Sampling, parts: list[wire.Answer]) -> tuple[Prompt, Sampling]:

@@ -40,6 +40,7 @@ from dart_train.core.train_errors import CheckpointError, DataError
 from dart_train.data.store.database_locks import LONGEST_NAME
 from dart_train.rollout.fleet.concurrency import Concurrency, adapt
 from dart_train.rollout.fleet.weight_files import Weights as Weights
+from dart_train.rollout.fleet.weight_files import launched
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 
 FIRST_LOOK_S = 0.02
@@ -132,6 +133,11 @@ class ReplicaSpec:
         """Return whether the replica is a process that is started here."""
         return not self.url
 
+    @property
+    def drains(self) -> bool:
+        """Return whether requests are let end before an update; an adapter leaves those that run with their own."""
+        return self.kind.drains and self.sync.transfer != "adapter"
+
     def launch(self, weights: Weights) -> Launch:
         """Return the launch settings of its process."""
         return Launch(
@@ -142,6 +148,7 @@ class ReplicaSpec:
             directory=self.directory,
             images=self.config.images,
             transfer=self.sync.transfer,
+            lora_rank=self.sync.lora_rank,
             gpus=self.gpus,
             gpu_memory=self.gpu_memory,
         )
@@ -225,11 +232,12 @@ class Replica:
             DartGymError: if the address or the model is wrong.
         """
         spec = self.spec
+        started = launched(weights, UNKNOWN)
         if spec.owned:
             if spec.nodes is not None:
                 self.process, self.url = await spec.nodes.start(spec.kind, spec.launch(weights), weights.url, spec.log)
             else:
-                command = spec.command(weights)
+                command = spec.command(started)
                 _remove_socket(command.url)
                 self.process, self.url = _start_server(command, spec.log), command.url
             self.tainted = False  # the process is new
@@ -238,12 +246,13 @@ class Replica:
                 self.url,
                 weights.path,
                 name=self.name,
-                version=weights.version if spec.owned else UNKNOWN,
+                version=started.version if spec.owned else UNKNOWN,
                 # `ReplicaLife.ask` sets a shorter limit: it knows the queue
                 request_timeout_s=max(spec.config.request_timeout_s, spec.config.unavailable_timeout_s),
                 update_timeout_s=spec.config.start_timeout_s,
                 pause="keep" if spec.config.update == "keep" else "abort",
                 loading=self.loading,
+                adapters=spec.sync.transfer == "adapter",
             )
         )
         self.version = UNKNOWN

@@ -170,7 +170,7 @@ class ReplicaLife:
             async with self._fleet.locks.held(replica):
                 await self._look_before_update()
                 begun = True
-                if self._config.update == "drain" or (self._config.update is None and replica.spec.kind.drains):
+                if self._config.update == "drain" or (self._config.update is None and replica.spec.drains):
                     if weights.memory:
                         await self._gathered(weights)
                     await self._drain()

@@ -13,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from dart_agent.engines.weight_stream.dart_weight_socket import SCHEME, NotReadError, read_facts
+from dart_agent.models.model_directory import adapter_base
 from dart_train.core.digests import why_changed
 from dart_train.core.fingerprint import Fingerprint, fingerprint_of_fields, read_fingerprint
 from dart_train.core.train_errors import CheckpointError
@@ -34,6 +35,16 @@ class Weights:
     version: int
     url: str = field(default="", compare=False)
     memory: str = field(default="", compare=False)
+
+
+def launched(weights: Weights, unknown: int) -> Weights:
+    """Return what a server is started with: the weights themselves, or those under an adapter as an unknown version.
+
+    Raises:
+        ConfigurationError: if the adapter does not say what is under it.
+    """
+    base = adapter_base(weights.path)
+    return weights if base is None else Weights(base, unknown)
 
 
 def in_memory(fact: Mapping[str, Any] | None) -> Weights | None:

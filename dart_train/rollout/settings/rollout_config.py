@@ -161,8 +161,10 @@ class SyncConfig(Section):
         "its files are written; those that start, and those on other nodes, read files. nccl, tcp (vLLM only): a "
         "sender beside the rollout service streams the tensors, between GPUs or without, from the trainer's memory if "
         "the trainer is on its node, otherwise from files; servers that were not started from here must have been "
-        "started for it (docs/guides/engines.md).",
+        "started for it (docs/guides/engines.md). adapter (vLLM on this machine, trainer.use_peft): a version is the "
+        "LoRA adapter alone, which replicas serve beside the weights under it, without a pause.",
     )
+    lora_rank: int = Field(0, ge=0, description="Rank of the adapters that transfer adapter brings.")
     python: str | None = Field(
         None,
         min_length=1,

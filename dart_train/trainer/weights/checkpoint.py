@@ -16,14 +16,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from dart_agent.models.expert_weights import save_model
-from dart_agent.models.model_directory import TRAINER_STATE, companion_files
+from dart_agent.models.model_directory import ADAPTER_WEIGHTS, TRAINER_STATE, companion_files
 from dart_gym.utils import durable_files
 from dart_train.core.digests import first_difference, write_digests
 from dart_train.core.fingerprint import Fingerprint
@@ -54,16 +55,55 @@ def write_model(
         TrainingError: a weight is not finite.
     """
     taken = model if isinstance(model, Snapshot) else snapshot(model, source_dir)
+
+    def save(path: Path) -> None:
+        save_model(base_model(taken.model), path, taken.weights)
+        _say_dtype(path / "config.json", taken.dtype)
+
+    return _write_taken(taken, save, directory, source_dir, lease, step)
+
+
+def write_adapter(
+    taken: Snapshot, directory: str | Path, source_dir: str | Path, *, lease: int | None = None, step: int = 0
+) -> Path:
+    """Write a LoRA adapter as peft does, atomically, with its model's configuration and tokenizer beside it.
+
+    Args:
+        taken: by `snapshot.adapter_snapshot`.
+        directory: of the version.
+        source_dir: directory of the weights under the adapter, which it names as its base.
+        lease: serial of the newest lease that it contains.
+        step: optimizer steps that it contains.
+
+    Raises:
+        TrainingError: a weight is not finite.
+    """
+
+    def save(path: Path) -> None:
+        [settings] = taken.model.peft_config.values()
+        base = str(Path(source_dir).resolve())
+        replace(settings, base_model_name_or_path=base, inference_mode=True).save_pretrained(str(path))
+        save_file(taken.weights, path / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        shutil.copyfile(Path(source_dir) / "config.json", path / "config.json")
+
+    return _write_taken(taken, save, directory, source_dir, lease, step)
+
+
+def _write_taken(
+    taken: Snapshot,
+    save: Callable[[Path], object],
+    directory: str | Path,
+    source_dir: str | Path,
+    lease: int | None,
+    step: int,
+) -> Path:
+    """Write a snapshot by `save`, if its weights are finite."""
     bad = first_non_finite(taken)
     if bad is not None:
         raise TrainingError(
             f"weight {bad} is not finite: nothing was written; resume from the last published version with a lower "
             "learning_rate or max_grad_norm"
         )
-
-    def save(path: Path) -> None:
-        save_model(base_model(taken.model), path, taken.weights)
-        _say_dtype(path / "config.json", taken.dtype)
 
     def fingerprint(path: Path) -> Fingerprint:
         assert taken.fingerprint is not None  # the main rank writes, and has it

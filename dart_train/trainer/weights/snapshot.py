@@ -20,7 +20,8 @@ from dart_agent.engines.weight_stream.dart_weight_socket import TensorShape
 from dart_agent.models.expert_weights import as_published
 from dart_agent.models.families.family_table import family_of
 from dart_train.core.fingerprint import Fingerprint
-from dart_train.trainer.weights.adapters import base_model, merged_weights
+from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.weights.adapters import base_model, is_adapted, merged_weights
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.gathering import gathered
 from dart_train.trainer.weights.ranks import ALONE, Ranks
@@ -78,6 +79,38 @@ def snapshot(
             raise
     if offered is not None:
         offered.finish(answers)
+    return Snapshot(model, weights, dtype, answers)
+
+
+def adapter_snapshot(model: Any, model_dir: str | Path, ranks: Ranks = ALONE) -> Snapshot:
+    """Take the LoRA adapter alone, as `checkpoint.write_adapter` writes it. Called by all ranks.
+
+    Its tensors have peft's names, and the number type of the weights under it: engines compute in that.
+
+    Raises:
+        TrainingError: if there is none, or it changes more than the language model, to which alone engines apply it.
+    """
+    from peft import get_peft_model_state_dict
+
+    if not is_adapted(model):
+        raise TrainingError("a version is to be an adapter alone, and none is trained: set trainer.use_peft: true")
+    dtype = published_dtype(model_dir)
+    if not is_sharded(model) and not ranks.is_main:
+        return Snapshot(model, {}, dtype, None)
+    with torch.no_grad():
+        found = get_peft_model_state_dict(model, save_embedding_layers=False)
+        outside = [name for name in found if "language_model." not in name]
+        if outside:
+            raise TrainingError(
+                f"rollout.sync.transfer adapter: vLLM applies an adapter to the language model alone, and this one "
+                f"changes {outside[0]}: leave such names out of trainer.lora_target_modules, or set transfer to files"
+            )
+        weights = {}
+        for name, tensor in found.items():
+            whole = gathered(tensor, dtype, ranks)
+            if whole is not None:
+                weights[name] = whole
+        answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
     return Snapshot(model, weights, dtype, answers)
 
 

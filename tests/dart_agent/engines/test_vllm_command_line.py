@@ -29,6 +29,7 @@ def command_lines() -> list[list[str]]:
         replace(usual, gpu_memory=0.46, images=1),
         replace(usual, gpus=(0, 1), transfer="nccl"),
         replace(usual, transfer="tcp"),
+        replace(usual, transfer="adapter", lora_rank=24),
         replace(usual, public=public),
         replace(usual, gpus=None, gpu_memory=None),
     ]

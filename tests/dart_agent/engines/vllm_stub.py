@@ -60,6 +60,7 @@ class VLLMStub:
         images_kept: how many of them it keeps at the beginning of a request; None for all.
         refusal: what it says of one that it does not have; "" for vLLM's words.
         load_told: what its metrics say of waiting requests; "" for no metrics.
+        lora: whether adapters can be loaded; their names are among `models`.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -71,6 +72,7 @@ class VLLMStub:
         self.paused = self.raw = self.mortal = self.dead = False
         self.hold: asyncio.Event | None = None
         self.models = ["policy"]
+        self.lora = False
         self.label = "default"
         self.loads: set[str] | None = None
         self.key = ""
@@ -112,6 +114,8 @@ class VLLMStub:
             return await self._generate(path, body)
         if path == "/v1/models":
             return web.json_response({"data": [{"id": name} for name in self.models]})
+        if path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter") and self.lora:
+            return self._adapt(path, body)
         if path == "/metrics" and self.load_told:
             told = f'vllm:num_requests_waiting{{engine="0"}} {self.load_told}\n'
             return web.Response(text=told * 2)
@@ -120,6 +124,25 @@ class VLLMStub:
         if path in STREAM_ROUTES and self.dev:
             return await self._stream(path, body)
         return await self._steer(path, dict(request.query), body)
+
+    def _adapt(self, path: str, body: dict[str, Any]) -> web.Response:
+        """The routes of adapters, with vLLM's own words."""
+        name, known = body["lora_name"], body["lora_name"] in self.models
+        if path == "/v1/unload_lora_adapter":
+            if not known:
+                return web.json_response(
+                    {"error": {"message": f"The lora adapter '{name}' cannot be found."}}, status=404
+                )
+            self.models.remove(name)
+            return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+        if known:
+            message = f"The lora adapter '{name}' has already been loaded."
+            return web.json_response({"error": {"message": message}}, status=400)
+        if self.loads is not None and body["lora_path"] not in self.loads:
+            message = f"Loading lora {name} failed: No adapter found for {body['lora_path']}"
+            return web.json_response({"error": {"message": message}}, status=404)
+        self.models.append(name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def _stream(self, path: str, body: dict[str, Any]) -> web.Response:
         """The routes of a weight transfer, which answer when the workers have done their part."""

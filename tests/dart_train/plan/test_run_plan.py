@@ -187,3 +187,5 @@ def test_disk_is_what_is_kept_at_the_same_time():
     assert disk["versions kept"] == 5 * 2 * SEVEN.total, "four, and the one that is being written"
     assert disk["states kept"] == 3 * 12 * SEVEN.total
     assert planned("trainer.keep_published=2").disk["versions kept"] == 3 * 2 * SEVEN.total
+    alone = planned("trainer.use_peft=true", "rollout.sync.transfer=adapter", "warmup.max_steps=0")
+    assert alone.disk["versions kept"] == 5 * 2 * SEVEN.adapter(16)

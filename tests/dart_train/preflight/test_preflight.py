@@ -209,6 +209,22 @@ def test_layers_of_an_adapter(targets, word, machine, model):
 
 
 @pytest.mark.train
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        (["trainer.use_peft=true"], ""),
+        ([], "sends a LoRA adapter, and none is trained"),
+        (["trainer.use_peft=true", "trainer.lora_r=600"], "up to rank 512, not 600"),
+    ],
+)
+def test_an_adapter_is_sent_where_one_is_trained(changes, word, machine, model):
+    machine(0)
+    vllm = ("rollout.engine.kind=vllm", "rollout.engine.options={}", "rollout.sync.transfer=adapter")
+    found = [one for one in problems(QUICK, f"model.path={model}", *vllm, *changes) if "adapter" in one]
+    assert any(word in problem for problem in found) if word else found == []
+
+
+@pytest.mark.train
 def test_experts_get_no_adapter(machine, tmp_path):
     machine(0)
     shape = TinyModelConfig(family="qwen3_vl_moe", hidden_size=32, layers=1, vision_hidden_size=32, vision_layers=1)

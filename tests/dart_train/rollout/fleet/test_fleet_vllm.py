@@ -20,40 +20,36 @@ import numpy as np
 import pytest
 import torch
 from pool_builders import until
+from vllm_episodes import EXACT, Episodes, Played, plain, settings
 
-from dart_agent.engines.base.engine import Generation, Prompt, Sampling
 from dart_agent.engines.embedded.qwen_runner import QwenRunner
 from dart_agent.models.image_patches import VisionSpec
-from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
-from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.utils.processes import die_with_parent
 from dart_train.data.files.object_storage import Storage, open_storage
 from dart_train.data.files.shared_directories import place, share
 from dart_train.nodes.program_host import RunOnNodes
 from dart_train.nodes.ray_cluster import EnginesOnNodes
 from dart_train.nodes.run_keys import AUTHORITY_ENV, RunKeys
-from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
+from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
-from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
+from dart_train.rollout.settings.rollout_config import SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.model_loading import load_model
 from dart_train.trainer.weights.snapshot import snapshot
 from dart_train.trainer.weights.weight_server import WeightServer
 from tests.helpers.local_ray import local_ray
 from tests.helpers.object_store import s3_bucket
-from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
+from tests.helpers.vllm_server import START_S, vllm_model
 from tests.helpers.waiting import wait_until
 
 __all__ = ["vllm_model"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
 UPDATES = 10
 EPISODES = 4
-STEPS = 6
 QUIET_STEPS = 60
 CHECKED = 8
-EXACT = 1e-3
 
 
 @dataclasses.dataclass
@@ -82,80 +78,10 @@ def versions(vllm_model, tmp_path_factory) -> list[Version]:
     return made
 
 
-def settings(**changes) -> EngineConfig:
-    options = {"program": [str(program())], "options": OPTIONS, "environment": ENVIRONMENT, "max_length": 2048}
-    values = {"kind": "vllm", "replicas": 2, "options": options, "start_timeout_s": START_S, "request_timeout_s": 300.0}
-    return EngineConfig(**{**values, "unavailable_timeout_s": START_S, "fingerprint_tolerance": EXACT, **changes})
-
-
-@dataclasses.dataclass
-class Played:
-    prompt: Prompt
-    generation: Generation
-    replica: str
-    at: float
-
-
-class Episodes:
-    """Episodes one after the other on the same screens, so that prompts come again over all versions."""
-
-    def __init__(self, pool: EnginePool, model: Path) -> None:
-        self._pool, self._tokens, self._vision = pool, ModelTokens.load(model), VisionSpec.from_dir(model)
-        self.steps: list[Played] = []
-        self.going = True
-
-    @property
-    def suppressed(self) -> tuple[int, ...]:
-        return self._tokens.suppressed_ids
-
-    async def play(self, number: int) -> None:
-        rng = np.random.default_rng(number)
-        screens = rng.integers(0, 256, (STEPS, 112, 84, 3), dtype=np.uint8)
-        played = 0
-        while self.going:
-            engine = EpisodeEngine(self._pool)
-            conversation = Conversation(self._tokens, self._vision, ConversationConfig(screenshots=3))
-            conversation.begin(f"Click on button {number}")
-            for screen in screens:
-                if not self.going:
-                    return
-                conversation.observe(screen)
-                prompt = conversation.prompt()
-                played += 1
-                sampling = Sampling(
-                    8, seed=1000 * number + played, suppressed_ids=self.suppressed, stop_ids=(), training=True
-                )
-                generation = await engine.generate(prompt, sampling)
-                self.steps.append(Played(prompt, generation, generation.engine, time.monotonic()))
-                conversation.respond(generation.response_ids)
-
-    async def until_steps(self, count: int) -> float:
-        """Wait for so many more steps; return the seconds that it took."""
-        started, goal = time.monotonic(), len(self.steps) + count
-        await until(lambda: len(self.steps) >= goal, timeout=1200)
-        return time.monotonic() - started
-
-
-def plain(runner: QwenRunner, step: Played, suppressed: tuple[int, ...]) -> np.ndarray:
-    """Log-probabilities of a step's response by a fresh forward pass of the published weights."""
-    vision, prompt, response = runner.vision, step.prompt, step.generation.response_ids
-    ids = torch.tensor([[*prompt.token_ids, *response]])
-    with torch.no_grad():
-        logits = runner.model(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            pixel_values=torch.from_numpy(np.concatenate([vision.patchify(image) for image in prompt.images])),
-            image_grid_thw=torch.tensor([vision.grid(image) for image in prompt.images]),
-            mm_token_type_ids=(ids == runner.model.config.image_token_id).int(),
-        ).logits[0].float()  # fmt: skip
-    logits[:, list(suppressed)] = -torch.inf
-    start = len(prompt.token_ids)
-    scores = logits[start - 1 : start - 1 + len(response)].log_softmax(-1)
-    return scores.gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
-
-
 def off(step: Played, version: Version, suppressed: tuple[int, ...]) -> np.ndarray:
-    return np.abs(np.asarray(step.generation.logprobs) - plain(version.runner, step, suppressed))
+    return np.abs(
+        np.asarray(step.generation.logprobs) - plain(version.runner.model, version.runner.vision, step, suppressed)
+    )
 
 
 class Service:

@@ -55,6 +55,7 @@ def test_a_stream_goes_to_vllm_servers():
         ({"tasks": [{"id": "a", "weight": 0}]}, "greater than 0"),
         ({"tasks": ["a"], "group_size": 0}, "greater than or equal to 1"),
         ({"tasks": ["a"], "sync": {"transfer": "nccl"}}, "nccl is not for engine.kind transformers, which takes files"),
+        ({"tasks": ["a"], "sync": {"transfer": "adapter"}}, "adapter is not for engine.kind transformers"),
         (
             {"tasks": ["a"], "sync": {"transfer": "tcp"}, "engine": {"urls": ["ws://a:1"]}},
             "tcp is not for ws://a:1, which takes files",
