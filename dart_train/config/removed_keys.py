@@ -6,6 +6,7 @@ says what holds instead, so that an older file can be mended without reading the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,8 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
         "health_interval_s": 1.0, "max_backoff_s": 30.0, "least_requests": 4, "most_requests": 256, "drain_s": 60.0,
     },
     "rollout.sync": {"buffer_mib": 1024.0, "lease_s": 30.0},
-    "data": {"sweep_interval_s": 0.5},
+    "data": {"sweep_interval_s": 0.5, "image_format": "auto"},
+    "demonstrations": {"wrong_instruction_share_of": {}},
     "data.curation": {
         "partial_members": 2, "retire_after": 16, "length_margin": 1, "min_length": 2, "length_growth": 1.5,
         "sampling_floor": 0.1, "curriculum_bands": [0.7, 0.3], "curriculum_opens_at": 0.6, "leftover_after_s": 600.0,
@@ -60,7 +62,7 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
 
 REMOVED: Mapping[str, str] = {
     **{
-        f"{section}.{name}": f"it is always {value!r} now"
+        f"{section}.{name}": f"it is always {json.dumps(value)} now"  # as YAML spells it
         for section, values in _CONSTANT.items()
         for name, value in values.items()
     },
@@ -69,7 +71,7 @@ REMOVED: Mapping[str, str] = {
     "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
     "trainer.run_name": "it is always the run's name now",
     "trainer.greater_is_better": "trainer.metric_for_best_model, which it was for, is always null now",
-    "trainer.project": "it is always 'huggingface' now; the variable WANDB_PROJECT names another one to wandb",
+    "trainer.project": 'it is always "huggingface" now; the variable WANDB_PROJECT names another one to wandb',
     "trainer.min_groups_per_step": "it is always trainer.groups_per_step now",
     "trainer.sync_ref_model": "trainer.ref_model_sync_steps says it now: a number of steps, or null for never",
     "trainer.teacher_when": "it always follows from teacher.kind and teacher.when",

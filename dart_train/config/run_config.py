@@ -20,7 +20,7 @@ from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section, as_mistake, mistakes
+from dart_gym.core.section import Section, as_mistake, constant, mistakes
 from dart_train.config.added_phases import added_phases
 from dart_train.config.removed_keys import removed
 from dart_train.config.resources_config import ResourcesConfig
@@ -132,9 +132,6 @@ class DemonstrationConfig(Section):
         le=1,
         description="Share of demonstrations that get the instruction of another one: imperfect on purpose.",
     )
-    wrong_instruction_share_of: dict[str, float] = Field(
-        default_factory=dict, description="Other shares, in [0, 1], by task."
-    )
 
 
 class DataConfig(Section):
@@ -152,8 +149,8 @@ class DataConfig(Section):
         description="Directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, "
         "under the run's name; null is the run's directory.",
     )
-    image_format: Literal["auto", "png", "webp"] = Field(
-        "auto", description="Format of new screenshots, lossless; auto: WebP for those of more than a million pixels."
+    image_format: Literal["auto", "png", "webp"] = constant(
+        "auto", "Format of new screenshots, lossless; auto: WebP for those of more than a million pixels."
     )
     retention: RetentionConfig = RetentionConfig()
     unavailable_timeout_s: float = Field(

@@ -125,14 +125,14 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
     tokens = ModelTokens.load(model_dir)
     vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)
     conversation = Conversation(tokens, vision, config.agent, action_format)
-    share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
-    passes = MAX_PASSES if share or any(share_of.values()) else 1
+    share = config.demonstrations.wrong_instruction_share
+    passes = MAX_PASSES if share else 1
     rng = random.Random(config.seed)
     samples: list[Sample] = []
     for source in config.warmup.pool_sources:
         samples += recorded(data.trajectories(source=source))
     for _ in range(passes if demonstrations else 0):
-        samples += encode(corrupt(demonstrations, share, rng, share_of), conversation, tokens, data.load_image)
+        samples += encode(corrupt(demonstrations, share, rng), conversation, tokens, data.load_image)
         if len(samples) >= wanted:
             break
     return samples

@@ -55,7 +55,7 @@ NOTE_SUCCESS = (
     "training never uses. Intervals are 95 %: Wilson per task, bootstrap over episodes for the mean."
 )
 NOTE_IMPERFECT = (
-    "The demonstrations are imperfect on purpose: {share:.0f} %{others} carry the instruction of another episode of "
+    "The demonstrations are imperfect on purpose: {share:.0f} % carry the instruction of another episode of "
     "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
     "to the final figure is the reinforcement learning alone."
 )
@@ -452,11 +452,9 @@ def alarm_notes(run: RunDirectory) -> list[str]:
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
     """Return what a reader must know to judge the figures."""
     evaluation, share = config.evaluation, config.demonstrations.wrong_instruction_share
-    share_of = config.demonstrations.wrong_instruction_share_of
     said = [NOTE_SUCCESS.format(temperature=evaluation.temperature, episodes=evaluation.episodes)]
-    if share or any(share_of.values()):
-        listed = ", ".join(f"{name.rpartition('/')[2]}: {100 * value:.0f} %" for name, value in share_of.items())
-        said.append(NOTE_IMPERFECT.format(share=100 * share, others=f" ({listed})" if listed else ""))
+    if share:
+        said.append(NOTE_IMPERFECT.format(share=100 * share))
     said += [NOTES_SHIPPED[config.model.path]] if config.model.path in NOTES_SHIPPED else []
     said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]
     said += [

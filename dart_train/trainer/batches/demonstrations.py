@@ -6,7 +6,7 @@ Pure functions on values. Tokenisation is the conversation's, the same that make
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,12 +67,7 @@ def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
     return samples
 
 
-def corrupt(
-    demonstrations: Sequence[Demonstration],
-    share: float,
-    rng: random.Random,
-    share_of: Mapping[str, float] | None = None,
-) -> list[Demonstration]:
+def corrupt(demonstrations: Sequence[Demonstration], share: float, rng: random.Random) -> list[Demonstration]:
     """Give a share of each task's demonstrations the instruction of another demonstration of the same task.
 
     Such a demonstration clicks at something sensible, but not at what was asked: imperfect on purpose, and a report
@@ -81,18 +76,16 @@ def corrupt(
     Raises:
         ValueError: a share outside [0, 1].
     """
-    share_of = share_of or {}
-    for value in (share, *share_of.values()):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"share must be in [0, 1], got {value!r}")
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share must be in [0, 1], got {share!r}")
     by_task: dict[str, list[int]] = {}
     for index, demonstration in enumerate(demonstrations):
         by_task.setdefault(demonstration.task_id, []).append(index)
     result = list(demonstrations)
-    for task_id, members in by_task.items():
+    for members in by_task.values():
         if len(members) < 2:
             continue
-        for index in rng.sample(members, round(share_of.get(task_id, share) * len(members))):
+        for index in rng.sample(members, round(share * len(members))):
             place = rng.randrange(len(members) - 1)
             other = members[place] if members[place] != index else members[-1]
             result[index] = replace(demonstrations[index], instruction=demonstrations[other].instruction)

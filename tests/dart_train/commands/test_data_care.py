@@ -295,7 +295,7 @@ def test_episodes_of_others_join_the_pool_in_the_words_of_the_runs_model(config,
         ("data.retention.max_age=3", "did you mean 'max_age_days'"),
         ("data.fles=/x", "did you mean 'files'"),
         ("data.curation.pool_sampling=best", "data.curation.pool_sampling"),
-        ("data.image_format=jpeg", "data.image_format"),
+        ("data.image_format=webp", 'data.image_format: this key was removed: it is always "auto" now'),
     ],
 )
 def test_wrong_keys_and_values_are_named(config, override, message):
@@ -304,11 +304,11 @@ def test_wrong_keys_and_values_are_named(config, override, message):
 
 
 def test_files_may_lie_elsewhere_under_the_runs_name(config, tmp_path):
-    loaded = load_config(config, [f"data.files={tmp_path}/shared", "data.image_format=webp"])
+    loaded = load_config(config, [f"data.files={tmp_path}/shared"])
     with open_data(loaded, open_run(loaded, tmp_path / "runs")) as manager:
         record(manager, "a", 1.0)
         assert manager.files.root == tmp_path / "shared" / "cared-for"
-        assert [entry.key[-5:] for _, entry in manager.files.stored_images()] == [".webp"]
+        assert [Path(entry.key).suffix for _, entry in manager.files.stored_images()] == [".png"]
 
 
 @pytest.mark.parametrize("command", ["status", "data check", "data check --clean"])

@@ -50,7 +50,7 @@ def test_shipped_files_are_valid(path: Path):
         {"rollout": {"tasks": ["a"], "slots": 2}},
         {"trainer": {"tis_mode": "icepop"}},
         {"trainer": {"epsilon": 2}},
-        {"data": {"image_format": "jpeg"}},
+        {"data": {"retention": {"max_age_days": -1}}},
     ],
 )
 def test_an_editor_finds_mistakes(wrong: dict):

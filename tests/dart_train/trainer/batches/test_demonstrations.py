@@ -53,15 +53,6 @@ def test_a_share_is_a_share():
         corrupt(made(3), 75, random.Random(0))
 
 
-def test_tasks_may_have_a_share_of_their_own():
-    mixed = made(20, "one") + made(20, "two")
-    after = corrupt(mixed, 0.5, random.Random(0), {"two": 0.1})
-    changed = [old != new for old, new in zip(mixed, after, strict=True)]
-    assert (sum(changed[:20]), sum(changed[20:])) == (10, 2)
-    with pytest.raises(ValueError, match="share must be in"):
-        corrupt(mixed, 0.5, random.Random(0), {"two": 2.0})
-
-
 @pytest.mark.train
 def test_encoded_as_a_rollout_would_have_been(tokens, vision, screens):
     first, second, third, _ = screens
