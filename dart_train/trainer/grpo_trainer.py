@@ -234,7 +234,7 @@ class DartGRPOTrainer(ShardedTrainer):
 
     def _trained_model(self, model: Any, args: DartGRPOConfig) -> Any:
         """The model that is trained, or this rank's part of it."""
-        lora = _lora(args)
+        lora = LoraSettings.of(args)
         prepare = partial(trainable, freeze_vision=args.freeze_vision, lora=lora)
         if not args.fsdp:
             dtype = getattr(torch, args.frozen_dtype)  # peft keeps the adapter in float32
@@ -584,13 +584,6 @@ class _Callbacks(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """After the last step."""
         self._trainer.end_training()
-
-
-def _lora(args: DartGRPOConfig) -> LoraSettings | None:
-    """The adapter that is trained; None where the weights themselves are."""
-    if not args.use_peft:
-        return None
-    return LoraSettings(args.lora_r, args.lora_alpha, args.lora_target_modules, args.seed)
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:

@@ -6,7 +6,7 @@ Invariant: merging never changes the weights in memory. In place, every publicat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -39,6 +39,11 @@ class LoraSettings:
     alpha: int = 32
     target_modules: Sequence[str] | None = None
     seed: int = 42
+
+    @classmethod
+    def of(cls, args: Any) -> Self | None:
+        """Return the adapter that a trainer's arguments describe; None where the weights themselves are trained."""
+        return cls(args.lora_r, args.lora_alpha, args.lora_target_modules, args.seed) if args.use_peft else None
 
 
 def add_adapter(model: Any, lora: LoraSettings) -> Any:
