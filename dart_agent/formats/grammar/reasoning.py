@@ -11,6 +11,7 @@
 | pages of chats | `<details type="reasoning">`, a fence of the language `thinking`, `<!-- thinking ... -->` |
 | prompts | `<explanation> ... </explanation>` and other words, only where the closing mark follows |
 | Apriel, Granite | `Here are my reasoning steps: ... [BEGIN FINAL RESPONSE]`, `Here is my thought process: ...` |
+| headings in Markdown | `**Thinking:** ... **Answer:** ...`, `## Reasoning ... ## Answer ...`, where both stand |
 | a server's reasoning parser | fields of a message such as `reasoning_content`: see `message_text` |
 
 Invariants:
@@ -74,6 +75,22 @@ _PHRASES = (
     (("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")),
 )
 """Words that begin a thought at the start of a response, and words that the answer follows."""
+_BOLD = r"(?:\*\*|__)"
+_END_OF_HEADING = rf"[ \t]*:?{_BOLD}?[ \t]*:?[ \t]*"
+_THOUGHT = (
+    r"(?:(?:my|the) )?(?:thinking|thoughts?|reasoning|analysis|rationale|reflection|chain[ -]of[ -]thought)"
+    r"(?: process| steps)?"
+)
+_HEADS_THOUGHT = re.compile(
+    rf"\s*(?:#{{1,6}}[ \t]*{_BOLD}?{_THOUGHT}{_END_OF_HEADING}\n|{_BOLD}{_THOUGHT}[ \t]*:?{_BOLD})", re.IGNORECASE
+)
+_HEADS_ANSWER = re.compile(
+    rf"^[ \t]*(?:#{{1,6}}[ \t]*{_BOLD}?|{_BOLD})(?:(?:my|the) )?(?:final |next )?"
+    rf"(?:(?P<action>actions?|code)|answer|response|output|decision|tool[ -]calls?)(?:{_BOLD}|[ \t]*:|[ \t]*$)"
+    rf"{_END_OF_HEADING}",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Headings in Markdown. What `action` names is part of the answer: formats have such a word of their own."""
 _FINAL, _FINAL_END = "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"
 _STRIPPED = re.compile(r"analysis(?=[A-Z])")  # harmony after its special tokens were dropped
 _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the first argument of a call; in one line
@@ -139,6 +156,14 @@ class Split(NamedTuple):
 
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
+    found = _at_marks(text)
+    if found.answer == text and text[:80].lstrip()[:1] in ("#", "*", "_"):
+        return _headings(text) or found
+    return found
+
+
+def _at_marks(text: str) -> Split:
+    """Split a response at the marks of its model's family."""
     begins = text[:80].lstrip()
     marked = _may_hold_marks(text) or begins.startswith(_BEGINNINGS)
     if not marked and not (("```" in text or "~~~" in text) and _FENCE.search(text)):
@@ -253,6 +278,25 @@ def _phrases(text: str, begins: str) -> Split | None:
         stop = text.rfind(_FINAL_END, place) if closing == _FINAL else -1
         return _split(text, [text[start:place]], [(place + len(closing), len(text) if stop < 0 else stop)], None)
     return None
+
+
+def _headings(text: str) -> Split | None:
+    """Split a response that begins with a heading of thoughts at the heading of its answer; None where it lacks one."""
+    opening = _HEADS_THOUGHT.match(text)
+    if opening is None:
+        return None
+    found, fences, place = [], 0, opening.end()
+    for heading in _HEADS_ANSWER.finditer(text, place):
+        fences += text.count("```", place, heading.start())
+        place = heading.start()
+        if fences % 2 == 0:  # else it is a comment in code
+            found.append(heading)
+    if not found:
+        return None
+    answer = next((heading for heading in found if not heading["action"]), found[0])
+    if answer["action"]:  # as OpenCUA writes, whose earlier responses are shown to it with their headings
+        return _split(text, [text[: answer.start()]], [(answer.start(), len(text))], None)
+    return _split(text, [text[opening.end() : answer.start()]], [(answer.end(), len(text))], None)
 
 
 def _tags(text: str) -> Split:

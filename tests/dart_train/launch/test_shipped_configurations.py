@@ -161,7 +161,8 @@ def test_a_run_without_its_gpus_ends_with_one_message_and_leaves_nothing(monkeyp
     command = [sys.executable, "-m", "dart_train", "run", str(CONFIGS / "dart_osworld_7b.yaml")]
     done = subprocess.run([*command, "--runs-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=240)
     assert done.returncode == 1 and not (tmp_path / "runs").exists() and "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: ") and "problems, and nothing was started" in done.stderr
+    said = [line for line in done.stderr.splitlines() if "waiting for " not in line]  # on a busy machine
+    assert said[0].startswith("error: ") and "problems, and nothing was started" in done.stderr
     assert "this run wants GPUs: 2 x 1 for engines, 6 for the trainer, 8 in all; " in done.stderr
 
 

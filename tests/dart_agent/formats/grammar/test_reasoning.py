@@ -168,6 +168,46 @@ def test_a_block_in_a_thought_does_not_end_it():
     assert "agent.done" not in split_reasoning(text).answer
 
 
+HEADINGS = [
+    ("**Thinking:**", "**Answer:**"),
+    ("**Thought**:", "**Response**:"),
+    ("__Reasoning:__", "__Final answer:__"),
+    ("## Thinking\n", "## Answer\n"),
+    ("# Thought process:\n", "# Final Answer:\n"),
+    ("### **My reasoning**\n", "### **Tool call**\n"),
+    ("\n**Analysis:**", "**Decision:**"),
+]
+
+
+@pytest.mark.parametrize(("thought", "answer"), HEADINGS)
+def test_what_stands_under_a_heading_of_thoughts_is_not_done(thought, answer):
+    text = f"{thought} I could <tool_call>\n```python\n# Answer\nagent.done()\n```\nbut no.\n\n{answer} b"
+    split = split_reasoning(text)
+    assert "<tool_call>" in split.reasoning and "agent.done()" in split.reasoning and split.answer.strip() == "b"
+    assert text[split.place((split.answer.index("b"),) * 2)[0]] == "b"
+
+
+def test_a_heading_of_actions_belongs_to_the_answer():
+    split = split_reasoning("**Thought:** maybe\nAction: click(1)\n\n**Action:** click(2)")
+    assert split[:2] == ("**Thought:** maybe\nAction: click(1)", "**Action:** click(2)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**Thinking:** b",  # nothing follows it: what it holds may be all there is
+        "## Thinking\nb\n```python\n# Action\nagent.done()\n```",
+        "b\n**Thinking:** c\n**Answer:** d",
+        "**Answer:** b",
+        "## Thinking about it\nb\n## Answer\nc",
+        "**Thinking:** b **Answer:** c",
+        "type(content='\n**Thinking:** a\n**Answer:** b')",
+    ],
+)
+def test_headings_that_part_nothing(text):
+    assert split_reasoning(text)[:2] == ("", text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -266,12 +306,16 @@ UNITS = [
     "<!--think ",
     "<details",
     "<details><summary>",
+    "## Thinking\n",
+    "**Thinking:**",
+    "## Thinking\n## Answer\n",
+    "## Thinking\n```\n# Answer\n",
 ]
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_time_is_linear(unit):
-    text = unit * (240_000 // len(unit)) + "<think>"
+    text = unit * (240_000 // len(unit)) + ("" if unit[0] in "#*" else "<think>")
     best = min(_seconds(text) for _ in range(3))
     assert best < 1.0  # 0.2 s on a slow machine; the square of the length would be a minute
 

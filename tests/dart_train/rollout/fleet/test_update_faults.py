@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
-from dart_train.rollout.fleet.replica import ReplicaState, UpdateLocks, Weights
+from dart_agent.engines.kinds.transformers_server import TransformersServer
+from dart_train.rollout.fleet.replica import ReplicaSpec, ReplicaState, UpdateLocks, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig
@@ -35,7 +36,7 @@ class Replica(SimpleNamespace):
     """What `ReplicaLife` asks of a replica."""
 
     def __init__(self, name: str, engine: Engine | None, *, silent: bool = False, died: bool = False) -> None:
-        spec = SimpleNamespace(owned=True, kind=SimpleNamespace(drains=False))
+        spec = ReplicaSpec(0, TransformersServer())
         super().__init__(
             name=name, engine=engine, spec=spec, silent=silent, died=died, state=ReplicaState.READY, version=1,
             verified=1, tainted=False, failures=0, updating_to=None, why_down="", alarm=asyncio.Event(), in_flight=0,
