@@ -285,7 +285,8 @@ def _headings(text: str) -> Split | None:
     opening = _HEADS_THOUGHT.match(text)
     if opening is None:
         return None
-    found, fences, place = [], 0, opening.end()
+    found = list[re.Match[str]]()
+    fences, place = 0, opening.end()
     for heading in _HEADS_ANSWER.finditer(text, place):
         fences += text.count("```", place, heading.start())
         place = heading.start()
