@@ -15,6 +15,11 @@ Gathering alone, in buckets as now and tensor by tensor (`whole`) as `DTensor.fu
 - `gather_s_buckets`, `gather_s_whole`: seconds for all weights.
 - `gather_peak_mib_buckets`, `gather_peak_mib_whole`: most memory that the other rank took for it.
 
+A LoRA adapter of rank 16, published by one process as merged weights and alone (`adapter`), in alternating rounds:
+
+- `merged_publish_s`, `adapter_publish_s`: seconds until its files are there, the fingerprint included.
+- `merged_mib`, `adapter_mib`: size of a version, tokenizer and processor files included.
+
 Then an engine, and at last the main rank, are killed amid a transfer from memory while requests go on:
 
 - `mixed_responses`: responses to one prompt that differ from the others of their version; weights were mixed there.
@@ -104,6 +109,8 @@ async def measure(options: Options, progress: Callable[[str], None]) -> Report:
                 found |= await _rounds(options, fleet, ranks, progress)
                 if options.kills:
                     found |= await _kills(fleet, ranks, progress)
+        progress("an adapter, merged and alone")
+        found |= await asyncio.to_thread(_adapters, model, folder, options.rounds)
         weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     found["memory_speedup"] = found["files_served_s"] / found["memory_served_s"]
     notes = [f"{weights / 2**20:.0f} MiB of weights, {RANKS} ranks, {ENGINES} engines, {options.rounds} rounds"]
@@ -328,6 +335,31 @@ async def _kills(fleet: Fleet, ranks: RankProcesses, progress: Callable[[str], N
         await asyncio.gather(asking, return_exceptions=True)
     seen = {"mixed_responses": fleet.mixed, "answers": fleet.asked, "versions_seen": len(fleet.answers)}
     return {name: float(count) for name, count in seen.items()} | {"version_gap_nats": fleet.gap}
+
+
+# An adapter
+
+
+def _adapters(model_dir: Path, folder: Path, rounds: int) -> dict[str, float]:
+    """Publish an adapter by both ways in turn."""
+    from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
+    from dart_train.trainer.weights.checkpoint import write_adapter, write_model
+    from dart_train.trainer.weights.model_loading import load_model
+    from dart_train.trainer.weights.snapshot import adapter_snapshot, published_dtype, snapshot
+
+    model = add_adapter(load_model(model_dir, dtype=published_dtype(model_dir)), LoraSettings())
+    seconds: dict[str, list[float]] = {"merged": [], "adapter": []}
+    for _ in range(rounds):
+        began = time.perf_counter()
+        write_model(snapshot(model, model_dir), folder / "merged", model_dir)
+        seconds["merged"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        write_adapter(adapter_snapshot(model, model_dir), folder / "adapter", model_dir)
+        seconds["adapter"].append(time.perf_counter() - began)
+    sizes = {way: sum(file.stat().st_size for file in (folder / way).iterdir()) / 2**20 for way in seconds}
+    return {f"{way}_publish_s": median(found) for way, found in seconds.items()} | {
+        f"{way}_mib": size for way, size in sizes.items()
+    }
 
 
 # One rank
