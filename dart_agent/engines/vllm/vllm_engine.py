@@ -20,7 +20,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -355,7 +355,8 @@ class VLLMEngine:
             await self._add_adapter(path, version)
             return
         if self._adapters:  # an adapter does not belong to other weights than those that it was trained on
-            await self._forget_adapters(kept=0)
+            await self._keep_adapters(())
+            self._adapter = None
         async with self._loading.ready(self.control, path, self._update_timeout) as load:
             await self.control.pause(self._pause, timeout_s=self._update_timeout)
             failure: EngineError | None = None
@@ -384,7 +385,8 @@ class VLLMEngine:
         """Serve an adapter as a version, and ask for it from now on."""
         name = adapter_name(self._model, version)
         try:
-            if version in adapter_versions(self._model, await self.control.models()):
+            loaded = adapter_versions(self._model, await self.control.models())
+            if version in loaded:
                 await self.control.unload_adapter(name)
             await self.control.load_adapter(name, path, timeout_s=self._update_timeout)
         except EngineError as error:
@@ -393,15 +395,14 @@ class VLLMEngine:
                 "it an adapter of the weights that it was started with?"
             ) from error
         self._adapter = self._version = version
-        await self._forget_adapters(kept=KEPT_ADAPTERS)
+        earlier = [one for one in loaded if one < version]  # a later one is of another run: it would be taken for ours
+        await self._keep_adapters((*earlier, version)[-KEPT_ADAPTERS:])
 
-    async def _forget_adapters(self, *, kept: int) -> None:
-        """Have the server unload all adapters but the newest."""
-        loaded = adapter_versions(self._model, await self.control.models())
-        for version in loaded[: len(loaded) - kept]:
-            await self.control.unload_adapter(adapter_name(self._model, version))
-        if not kept:
-            self._adapter = None
+    async def _keep_adapters(self, kept: Collection[int]) -> None:
+        """Have the server unload the adapters of all versions but these."""
+        for version in adapter_versions(self._model, await self.control.models()):
+            if version not in kept:
+                await self.control.unload_adapter(adapter_name(self._model, version))
 
 
 def continued(prompt: Prompt, sampling: Sampling, parts: list[wire.Answer]) -> tuple[Prompt, Sampling]:

@@ -110,6 +110,14 @@ async def test_the_newest_two_stay_loaded(stub, engine, adapter):
     assert stub.models == ["policy", "policy@6", "policy@8"]
 
 
+async def test_a_later_one_of_another_run_is_not_taken_for_ours(stub, engine, tokens, vision, sampling, adapter):
+    """A server that runs elsewhere may have served a run before this one."""
+    stub.models += ["policy@3", "policy@9"]
+    await engine.update_weights(adapter(4), 4)
+    assert stub.models == ["policy", "policy@3", "policy@4"] and (await engine.info()).version == 4
+    assert (await engine.generate(history(tokens, vision, 0), sampling)).version == (4, 4)
+
+
 async def test_one_that_is_loaded_already_is_loaded_anew(stub, engine, adapter):
     """After an update that failed its proof: what the server has under this name may be another run's."""
     await engine.update_weights(path := adapter(4), 4)
