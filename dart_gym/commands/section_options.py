@@ -38,7 +38,7 @@ def takes(
         @functools.wraps(command)
         def wrapper(**given: Any) -> None:
             config = given.pop("config")
-            values = _read(config, of_run, run_fields) if config else {}
+            values = _read(config, of_run, {*run_fields, *section.REMOVED}) if config else {}
             for name in fields.keys() & given.keys():
                 value = given.pop(name)
                 if value is not None:

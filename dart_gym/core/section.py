@@ -6,7 +6,7 @@ from the same place. A wrong key or value is one line that names the key, what i
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,22 +18,34 @@ MOST_LISTED = 40
 
 
 class Section(BaseModel):
-    """Unknown keys are refused, and a value does not change once it is made."""
+    """Unknown keys are refused, and a value does not change once it is made.
+
+    Attributes:
+        REMOVED: what holds instead of each key that files once had, such as "it is always 300.0 now".
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    REMOVED: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
         """Return the section with these values; messages name it by the key `where`.
 
         Raises:
-            ConfigurationError: if a value is invalid.
+            ConfigurationError: if a value is invalid, or a key was removed.
         """
+        prefix = f"{where}." if where else ""
+        if old := [removed_key(prefix + name, cls.REMOVED[name]) for name in values if name in cls.REMOVED]:
+            raise ConfigurationError("; ".join(old))
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            prefix = f"{where}." if where else ""
             raise ConfigurationError("; ".join(prefix + line for line in mistakes(error, cls))) from None
+
+
+def removed_key(key: str, holds: str) -> str:
+    """Return the line that refuses a removed key: what `holds` instead."""
+    return f"{key}: this key was removed: {holds}. Take it out"
 
 
 def options_of(plug_in: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dart_gym.cluster.server.server_settings import DesktopSettings
+from dart_gym.core.section import removed_key
+
 _TRAINER = {
     "optim_args": None, "optim_target_modules": None, "gradient_accumulation_steps": 1,
     "activation_checkpointing_kwargs": None, "gradient_checkpointing_kwargs": None,
@@ -27,7 +30,6 @@ _TRAINER = {
 """Fields of `transformers.TrainingArguments`, with its defaults."""
 
 _CONSTANT: Mapping[str, Mapping[str, Any]] = {
-    "cluster": {"idle_desktop_s": 300.0, "max_load": None},
     "agent": {"report_errors": True},
     "warmup": {
         "schedule": "cosine", "final_share": 0.1, "weight_decay": 0.01, "adam_beta2": 0.98, "max_grad_norm": 1.0,
@@ -66,6 +68,7 @@ REMOVED: Mapping[str, str] = {
         for section, values in _CONSTANT.items()
         for name, value in values.items()
     },
+    **{f"cluster.{name}": holds for name, holds in DesktopSettings.REMOVED.items()},
     "trainer.activation_checkpointing": "it is always that of trainer.gradient_checkpointing now; set that",
     "controls.constant_click": "it is always false now, unless controls.phases names constant-click",
     "controls.constant_click_seeds": "controls.phases: {constant-click: {seeds: 100}} says it now",
@@ -90,6 +93,6 @@ def removed(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in values.items():
         key = f"{prefix}{name}"
         if key in REMOVED:
-            yield f"{key}: this key was removed: {REMOVED[key]}. Take it out"
+            yield removed_key(key, REMOVED[key])
         elif isinstance(value, Mapping):
             yield from removed(value, f"{key}.")

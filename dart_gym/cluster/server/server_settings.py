@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -19,6 +20,11 @@ LimitName: TypeAlias = Literal["memory_mb", "processes", "cpus", "storage_mb"]
 
 class DesktopSettings(Section):
     """The desktops of a server, and how long sessions may hold them."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "idle_desktop_s": "it is always 300.0 now",
+        "max_load": "it is always null now",
+    }
 
     desktops: int = Field(4, ge=1, description="How many desktops may be in use at once.")
     provider: str = Field(

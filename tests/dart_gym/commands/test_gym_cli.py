@@ -112,6 +112,10 @@ def test_settings_come_from_a_file_and_options_go_first(tmp_path):
     own.write_text("desktop: 7")
     with pytest.raises(ConfigurationError, match="desktop: unknown key; did you mean 'desktops'"):
         given("--config", str(own))
+    for removed in ("idle_desktop_s: 5", "rollout: {tasks: [a]}\ncluster: {idle_desktop_s: 5}"):
+        own.write_text(removed)
+        with pytest.raises(ConfigurationError, match="idle_desktop_s: this key was removed: it is always 300.0"):
+            given("--config", str(own))
     with pytest.raises(ConfigurationError, match="desktops: input should be greater than or equal to 1"):
         given("--desktops", "0")
     for wrong in (["network"], ["=host"]):
