@@ -225,6 +225,9 @@ def as_tuple(actions: Action | tuple[Action, ...]) -> tuple[Action, ...]:
     return given
 
 
+_NOT_READ = Split("", "")
+
+
 class Reading:
     """A response while it is being read: collects actions, and an error for what yields none.
 
@@ -235,7 +238,7 @@ class Reading:
         self.thought = thought
         self.actions: list[Action] = []
         self.errors: list[ParseError] = []
-        self._split = Split("", "")
+        self._split = _NOT_READ
 
     def answer(self, response: Response) -> str:
         """The answer of a text response; its reasoning becomes a part of the thought. Raises as `answer_of`."""

@@ -186,12 +186,17 @@ class Fields:
 
     def point_of(self, value: Any, name: str) -> Point:
         """A point of two numbers; of four the centre of their box."""
-        values = list(value[:5]) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else []
-        numbers = [self._coordinate(item, index % 2) for index, item in enumerate(values)]
-        if len(numbers) not in (2, 4) or not all(isinstance(number, (int, float)) for number in numbers):
+        values = value[:5] if isinstance(value, (list, tuple)) else ()
+        numbers = [
+            self._coordinate(item, index % 2) if isinstance(item, str) else _number(item)
+            for index, item in enumerate(values)
+        ]
+        if len(numbers) not in (2, 4) or None in numbers:
             raise self._wrong(name, "two numbers", value)
-        found = [float(number) for number in numbers]  # type: ignore[arg-type]  # the line above looked
-        return self.space.pixel((found[0] + found[-2]) / 2, (found[1] + found[-1]) / 2)
+        if len(numbers) == 2:
+            return self.space.pixel(*numbers)
+        left, top, right, bottom = numbers
+        return self.space.pixel((left + right) / 2, (top + bottom) / 2)
 
     def _coordinate(self, value: Any, axis: int) -> float | int | None:
         """A number, or a share of the screen such as "50%" in the model's own unit."""

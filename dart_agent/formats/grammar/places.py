@@ -11,6 +11,7 @@ from dart_agent.models.coordinates import CoordinateSpace
 
 MAX_PLACE = 1000
 _PLAIN = re.compile(r"\((\d{1,5}),(\d{1,5})\)")
+_POINT = re.compile(r"<point>(\d{1,5}(?:\.\d{1,9})?) (\d{1,5}(?:\.\d{1,9})?)</point>")
 _TAG = re.compile(r"<\|?/?[A-Za-z_]{1,20}\|?>|[()\[\]]")
 _NUMBERS = re.compile(r"\s*[-+]?\d+(?:\.\d*)?%?(?:(?:\s*,\s*|\s+)[-+]?\d+(?:\.\d*)?%?){1,3}\s*")
 _NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?)(%?)")
@@ -30,6 +31,8 @@ def read_place(what: str, value: str, space: CoordinateSpace, like: str = "(x,y)
     """
     if plain := _PLAIN.fullmatch(value):
         return space.pixel(int(plain[1]), int(plain[2]))
+    if point := _POINT.fullmatch(value):
+        return space.pixel(float(point[1]), float(point[2]))
     if not value.isascii():
         value = unicodedata.normalize("NFKC", value[: MAX_PLACE + 1]).replace("\u3001", ",")  # full-width marks
     bare = _TAG.sub(" ", value) if len(value) <= MAX_PLACE else ""

@@ -23,7 +23,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 _NAME = (
@@ -45,12 +45,18 @@ _MARK = re.compile(
     rf"|{_LEFT}(?P<end>[/／\\]?)\s?(?P<name>{_NAME})(?:\s[\w-]{{1,20}}=[^<>\n]{{0,80}})?\s?(?P<empty>/?){_RIGHT})",
     re.IGNORECASE,
 )
+_MARK_BEGINS = re.compile(r"[<＜&◁\[](?!/?(?:(?:seed:)?tool_call|function|parameter|point)[\s=>])")
+"""With which every mark begins: looking for it, and for a mark there, is faster than looking for marks."""
 _STEMS = (
     *("think", "thought", "reason", "reflect", "analysis", "rationale", "monologue", "critique", "deliberat", "cot"),
     *("plan", "scratch", "brainstorm", "introspection", "inner", "internal"),
     *("channel", "unused", "ctrl", "im_start", "begin"),
 )
-"""Every mark of `_MARK` in ASCII holds one of these: looking for them is faster than looking for marks."""
+"""Every mark of `_MARK`, phrase, channel and heading in ASCII holds one of these: they are found faster."""
+_TAG_NAMES = re.compile(r"<(/?[\w:]*)")
+_OF_CALLS = frozenset(
+    f"{end}{name}" for name in ("tool_call", "seed:tool_call", "function", "parameter", "point") for end in ("", "/")
+)
 _ELEMENTS = (
     "consider|considerations?|draft|verify|verification|explain|explanation|strategy|hypothesis|backtrack|observation"
     "|step_by_step|evaluation_previous_goal|hidden|assessment|self_check"
@@ -65,6 +71,11 @@ _PAIRED = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """What holds a thought up to a closing mark of its own kind, and does not nest."""
+_PAIR_STEMS = (
+    *("```", "~~~", "<details", "<!--", "<consider", "<draft", "<verif", "<expla", "<strategy", "<hypothesis"),
+    *("<backtrack", "<observation", "<step_by_step", "<evaluation_", "<hidden", "<assessment", "<self_check"),
+)
+"""Every opening of `_PAIRED` in ASCII holds one of these."""
 _CHANNEL = re.compile(
     r"(?:<\|start\|>[^<]{0,80})?<\|channel\|>\s{0,4}([A-Za-z]{1,20})((?:[^<\n]{0,80}(?:<\|constrain\|>[^<\n]{0,40})?"
     r"<\|message\|>)?)|<\|start\|>\s?assistant\s?<\|message\|>"
@@ -100,6 +111,7 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 )
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
+_WORD_IN_BRACKETS = re.compile(r"\](?<=[A-Za-z]\])")
 _IN_SQUARE_BRACKETS = (
     "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", _FINAL,
 )  # fmt: skip
@@ -110,6 +122,8 @@ _WRAPPER = re.compile(rf"\s*(?:<{_WRAPPED}>|<\|START_(?:RESPONSE|TEXT)\|>)\s*", 
 _WRAPPER_END = re.compile(
     rf"\s*(?:</{_WRAPPED}>|<\|END_(?:RESPONSE|TEXT)\|>)(?:\s|{SPECIAL_TOKEN}){{0,8}}\Z", re.IGNORECASE
 )
+_WRAPPER_STEMS = ("answer", "response", "_text|>")
+"""Every mark of `_WRAPPER` and `_WRAPPER_END` holds one of these."""
 _LONGEST_END = 200
 _BEGINNINGS = ("analysis", *(opening for openings, _ in _PHRASES for opening in openings))
 _THOUGHTS_APART = (
@@ -156,18 +170,18 @@ class Split(NamedTuple):
 
 def split_reasoning(text: str) -> Split:
     """Split a response into what was thought and what was answered. Never raises."""
-    found = _at_marks(text)
-    if found.answer == text and text[:80].lstrip()[:1] in ("#", "*", "_"):
+    begins = text[:80].lstrip()
+    if not begins.startswith(_BEGINNINGS) and _has_no_marks(text):
+        found = Split("", text)
+    else:
+        found = _at_marks(text, begins)
+    if begins.startswith(("#", "*", "_")) and found.answer == text:
         return _headings(text) or found
     return found
 
 
-def _at_marks(text: str) -> Split:
+def _at_marks(text: str, begins: str) -> Split:
     """Split a response at the marks of its model's family."""
-    begins = text[:80].lstrip()
-    marked = _may_hold_marks(text) or begins.startswith(_BEGINNINGS)
-    if not marked and not (("```" in text or "~~~" in text) and _FENCE.search(text)):
-        return Split("", text)
     if found := _phrases(text, begins):
         return found
     if "<|channel|>" in text:
@@ -180,7 +194,7 @@ def _at_marks(text: str) -> Split:
 def unwrapped(split: Split) -> Split:
     """Take off the marks around a whole answer: `<answer> ... </answer>`, `<response>`, `<|START_RESPONSE|>`."""
     answer = split.answer
-    if "<" not in answer:
+    if "<" not in answer or not _may_hold(answer, _WRAPPER_STEMS):
         return split
     opening = _WRAPPER.match(answer)
     start = opening.end() if opening else 0
@@ -192,19 +206,26 @@ def unwrapped(split: Split) -> Split:
     return split._replace(answer=answer[start : closing.start() if closing else len(answer)], pieces=pieces)
 
 
-def _may_hold_marks(text: str) -> bool:
-    """Return whether a text has a character sequence that marks of `_tags` and `_phrases` begin or end with."""
-    if "<" in text or "&lt;" in text or (not text.isascii() and ("◁" in text or "＜" in text)):
-        return True
-    return "]" in text and any(mark in text for mark in _IN_SQUARE_BRACKETS)
+def _has_no_marks(text: str) -> bool:
+    """Return whether no mark can be in a text: most have no tags but those of calls and places."""
+    if "<" in text and not _OF_CALLS.issuperset(_TAG_NAMES.findall(text)):
+        return False
+    if "&lt;" in text or (not text.isascii() and ("◁" in text or "＜" in text)):
+        return False
+    if ("```" in text or "~~~" in text) and _FENCE.search(text):
+        return False
+    return not (_WORD_IN_BRACKETS.search(text) and any(mark in text for mark in _IN_SQUARE_BRACKETS))
 
 
-def _may_hold_names(text: str) -> bool:
-    """Return whether a text has a word that every mark of `_MARK` has one of, in whatever case."""
+def _may_hold(text: str, stems: Sequence[str]) -> bool:
+    """Return whether a text may have one of some words in ASCII, in whatever case: other letters may be their cases."""
     if not text.isascii():
         return True
     lowered = text.lower()
-    return any(stem in lowered for stem in _STEMS)
+    for stem in stems:  # noqa: SIM110  # any() of a generator takes twice as long
+        if stem in lowered:
+            return True
+    return False
 
 
 def opened_by(reply: str) -> str:
@@ -214,7 +235,11 @@ def opened_by(reply: str) -> str:
 
 def without_marks(text: str) -> str:
     """Return a text without the marks of reasoning."""
-    return _MARK.sub("", text)
+    parts, place = [], 0
+    for mark in _each_mark(text):
+        parts.append(text[place : mark.start()])
+        place = mark.end()
+    return "".join((*parts, text[place:])) if place else text
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -266,6 +291,8 @@ def _parts(value: Any) -> list[Mapping[str, Any]]:
 
 def _phrases(text: str, begins: str) -> Split | None:
     """Split at the words that parts of a response begin with; None where it has none."""
+    if not begins.startswith(_BEGINNINGS) and _FINAL not in text:
+        return None
     for openings, closings in _PHRASES:
         opening = next((one for one in openings if begins.startswith(one)), "")
         start = text.find(opening) + len(opening) if opening else 0
@@ -350,9 +377,9 @@ class _Mark(NamedTuple):
 
 def _marks(text: str) -> list[_Mark]:
     """Return the marks of a text in order; what stands between a pair of `_PAIRED` is passed over."""
-    pairs = _pairs(text)
+    pairs = _pairs(text) if _may_hold(text, _PAIR_STEMS) else []
     found = [mark for pair in pairs for mark in pair]
-    for match in _MARK.finditer(text) if _may_hold_names(text) else ():
+    for match in _each_mark(text) if _may_hold(text, _STEMS) else ():
         kind: Literal["opens", "closes", "empty"] = "closes"
         if match["empty"]:
             kind = "empty"
@@ -361,6 +388,16 @@ def _marks(text: str) -> list[_Mark]:
         found.append(_Mark(match.start(), match.end(), kind))
     found.sort()
     return found
+
+
+def _each_mark(text: str) -> Iterator[re.Match[str]]:
+    """Yield what `_MARK` finds, in order."""
+    end = 0
+    while begin := _MARK_BEGINS.search(text, end):
+        mark = _MARK.match(text, begin.start())
+        end = begin.end() if mark is None else mark.end()
+        if mark is not None:
+            yield mark
 
 
 def _pairs(text: str) -> list[list[_Mark]]:
@@ -463,7 +500,8 @@ class _Quotes:
         start = text.rfind("\n", max(0, place - _WINDOW), place) + 1 or max(0, place - _WINDOW)
         end = text.find("\n", place, place + _WINDOW)
         line_end = min(len(text), place + _WINDOW) if end < 0 else end
-        if any(found.start() < place < found.end() for found in _QUOTED.finditer(text, start, line_end)):
+        quoted = text.find("'", start, place) >= 0 or text.find('"', start, place) >= 0
+        if quoted and any(found.start() < place < found.end() for found in _QUOTED.finditer(text, start, line_end)):
             return True
         opening = text.rfind("<parameter", max(0, place - _WINDOW), place)
         return opening >= 0 > text.find("</parameter>", opening, place) and text.find("</parameter>", place) >= 0

@@ -27,6 +27,7 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, Point
+from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, straight
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
@@ -242,8 +243,8 @@ def _write_old(action: a.Action, space: CoordinateSpace) -> Written:
         case a.Scroll():
             name, arguments = _write(action, space)
             return "scroll_at" if "x" in arguments else "scroll_document", arguments
-        case a.Press(keys=keys) if "+" not in keys:
-            return "key_combination", {"keys": "+".join(keys)}
+        case a.Press(keys=keys):
+            return "key_combination", {"keys": write_chord(keys, "+")}
         case a.Wait(seconds=seconds) if seconds in (0.0, 5.0):
             return ("wait_5_seconds" if seconds else "open_web_browser"), {}
         case a.Drag():
