@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
+from dart_lab.own_processes import module_command, own_environment
+from dart_lab.reporting.report import Aim, Report
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.files.trajectory_files import image_hash
@@ -65,6 +68,15 @@ _SETTINGS = {
     "save_strategy": "no", "publish_steps": 9, "torch_threads": 1, "report_to": "none", "micro_batch_tokens": TOKENS,
 }  # fmt: skip
 
+CASES: Mapping[str, tuple[int, dict[str, Any]]] = {
+    "plain": (1, {}),
+    "two_ranks": (2, {}),
+    "checkpointing": (1, {"gradient_checkpointing": True}),
+    "adapter": (1, {"use_peft": True}),
+    "reference": (1, {"beta": 0.1}),
+}
+"""Ranks and switches of a benchmark. Offloading is to the host, where all of a trainer on the CPU already is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -82,6 +94,26 @@ class Measured:
     def ratio(self) -> float:
         """Planned over measured."""
         return self.planned.peak / self.peak
+
+
+def compare(name: str, progress: Callable[[str], None]) -> Report:
+    """Measure a size with every switch whose memory is the host's.
+
+    Args:
+        name: of the size, a key of `SIZES`.
+        progress: is told what is measured.
+    """
+    keys: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    for case, (ranks, settings) in CASES.items():
+        progress(f"{case}: {ranks} rank{'s' * (ranks > 1)}, {settings or 'no switch'}")
+        with tempfile.TemporaryDirectory() as scratch:
+            found = measure(name, ranks, Path(scratch), **settings)
+        keys |= {f"{case}_peak_mb": found.peak / 2**20, f"{case}_planned_mb": found.planned.peak / 2**20}
+        keys[f"{case}_planned_off"] = abs(found.ratio - 1)
+        aims[f"{case}_planned_off"] = Aim(0.15, at_most=True)
+    note = "peaks are of the rank that takes most, beyond what its libraries take; off is |planned / measured - 1|"
+    return Report("memory", keys, aims, [note])
 
 
 def measure(name: str, ranks: int, scratch: Path, **settings: Any) -> Measured:
@@ -140,7 +172,6 @@ def _run_ranks(arguments: list[str], ranks: int) -> None:
     """This module as a process for each rank."""
     group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     group |= {"MASTER_PORT": str(free_port()), "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    group["PYTHONPATH"] = str(Path(__file__).parents[2])
     running = []
     for rank in range(ranks):
         own = (
@@ -148,9 +179,11 @@ def _run_ranks(arguments: list[str], ranks: int) -> None:
             if ranks > 1
             else {key: value for key, value in group.items() if "_" not in key or key.startswith(("MALLOC", "OMP"))}
         )
-        command = [sys.executable, "-m", "dart_lab.train.memory_bench", *arguments]
+        command = module_command("dart_lab.train.memory_bench", *arguments)
         running.append(
-            subprocess.Popen(command, env={**os.environ, **own}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            subprocess.Popen(
+                command, env={**own_environment(), **own}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
         )
     said = [process.communicate(timeout=600)[1].decode(errors="replace") for process in running]
     for process, text in zip(running, said, strict=True):

@@ -174,6 +174,19 @@ def parity(json: JsonOption = None) -> None:
 
 
 @app.command()
+def memory(
+    json: JsonOption = None,
+    model: Annotated[str, typer.Option(help="2m, 8m or 20m: weights of a tiny Qwen2.5-VL.")] = "8m",
+) -> None:
+    """What a trainer takes of memory beside what is planned, alone, with two ranks and with each switch (a minute)."""
+    from dart_lab.train.memory_bench import SIZES, compare
+
+    if model not in SIZES:
+        raise typer.BadParameter(f"--model is one of {', '.join(SIZES)}")
+    finish(compare(model, progress), json)
+
+
+@app.command()
 def trl(
     json: JsonOption = None,
     repeat: Annotated[int, typer.Option(min=1, help="Steps of each trainer that are measured.")] = 3,
