@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 from dart_gym.utils.processes import follow_parent
+from dart_lab.own_processes import module_command, own_environment
 
 
 class PictureDesktop(FakeDesktop):
@@ -80,11 +80,13 @@ class BenchServer:
     async def __aenter__(self) -> BenchServer:
         holder = tempfile.TemporaryDirectory(prefix="bench-", dir=runtime_dir())
         self._directory = Path(self._stack.enter_context(holder))
-        command = [sys.executable, "-m", __name__, self.url, str(self._desktops), str(os.getpid())]
+        command = module_command(__name__, self.url, str(self._desktops), str(os.getpid()))
         if self._picture is not None:
             np.save(self._directory / "picture.npy", self._picture)
             command.append(str(self._directory / "picture.npy"))
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, env=own_environment()
+        )
         assert self._process.stdout is not None  # a pipe was asked for
         async with asyncio.timeout(60.0):
             line = await self._process.stdout.readline()

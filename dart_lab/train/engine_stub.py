@@ -19,7 +19,6 @@ import base64
 import json
 import random
 import signal
-import sys
 from collections import OrderedDict
 
 from aiohttp import web
@@ -28,6 +27,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.processes import follow_parent
 from dart_lab.efficiency.workload import ModelTimes
+from dart_lab.own_processes import module_command, own_environment
 
 GENERATE = "/inference/v1/generate"
 KEPT_IMAGES = 20_000
@@ -179,11 +179,13 @@ class StubProcess:
     """
 
     def __init__(self, model_dir: str, engines: int = 1, *, latency: bool = False, steps: int = 2) -> None:
-        self._command = [sys.executable, "-m", __name__, model_dir, str(engines), str(int(latency)), str(steps)]
+        self._command = module_command(__name__, model_dir, str(engines), str(int(latency)), str(steps))
         self._process: asyncio.subprocess.Process
 
     async def __aenter__(self) -> list[str]:
-        self._process = await asyncio.create_subprocess_exec(*self._command, stdout=asyncio.subprocess.PIPE)
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdout=asyncio.subprocess.PIPE, env=own_environment()
+        )
         assert self._process.stdout is not None  # a pipe was asked for
         async with asyncio.timeout(120.0):
             return json.loads(await self._process.stdout.readline())

@@ -28,6 +28,7 @@ from pathlib import Path
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_gym.utils.processes import follow_parent
 from dart_lab.gym.cluster_server_process import BenchServer
+from dart_lab.own_processes import module_command, own_environment
 from dart_lab.reporting.report import Aim, Report, median
 from dart_lab.train.engine_stub import StubProcess
 from dart_lab.train.image_bench import KINDS, measure_images
@@ -207,7 +208,7 @@ def _service(sizes: Sizes, folder: Path, data: DataManager, servers: list[str], 
 
 
 async def _child(*arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, *arguments)
+    return await asyncio.create_subprocess_exec(*module_command(__name__, *arguments), env=own_environment())
 
 
 def train(folder: Path, batch_groups: int) -> None:

@@ -46,6 +46,7 @@ from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, write_processing
 from dart_gym.utils.processes import die_with_parent, free_port
+from dart_lab.own_processes import module_command, own_environment
 from dart_lab.reporting.report import Aim, Report, median
 from dart_train.data.groups import checkpoint_rows
 from dart_train.data.manager.data_manager import DataManager
@@ -249,15 +250,14 @@ class RankProcesses:
 async def _ranks(model: Path, folder: Path) -> AsyncIterator[RankProcesses]:
     group = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
     group |= {"MASTER_PORT": str(free_port()), "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    group["PYTHONPATH"] = str(Path(__file__).parents[2])
     processes = []
     for rank in range(RANKS):
         processes.append(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dart_lab.train.transfer_bench", str(model), str(folder)),
+                *module_command("dart_lab.train.transfer_bench", str(model), str(folder)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**own_environment(), **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 preexec_fn=die_with_parent(),
             )
         )

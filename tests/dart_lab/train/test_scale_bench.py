@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.process, pytest.mark.thorough, pytest.mark.timeout(300
 
 @pytest.mark.slow
 @pytest.mark.scale
-async def test_a_small_service_plays_and_is_trained_on():
+async def test_a_small_service_plays_and_is_trained_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a user may be anywhere
     said: list[str] = []
     sizes = scale_bench.Sizes(desktops=8, servers=2, engines=2, seconds=20.0, skip_s=5.0, batch_groups=1, image_s=0.0)
     report = await scale_bench.measure(sizes, said.append)
