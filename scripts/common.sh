@@ -74,11 +74,11 @@ run_pip() {  # with its temporary files beside the packages: those of torch fill
 }
 
 # install VENV FILE... : the packages of locked requirements. Each of them has wheels: without --only-binary, a Python for
-# which one has none would compile for minutes, and end in a compiler's errors.
+# which one has none would compile for minutes, and end in a compiler's errors. SOURCES names those that have none at all.
 install() {
   local venv=$1 files=(); shift
   for file in "$@"; do files+=(-r "$file"); done
-  packages "$venv" --no-deps --only-binary :all: "${files[@]}"
+  packages "$venv" --no-deps --only-binary :all: ${SOURCES:+--no-binary "$SOURCES"} "${files[@]}"
 }
 
 # install_project VENV: this project, editable; setuptools is among the locked packages.

@@ -43,7 +43,12 @@ first=()
 for hub in $HUBS; do
   case $hub in
     verifiers | inspect) environment ".venv-hubs-$hub" "hubs-$hub" "$hub"; play ".venv-hubs-$hub" "$hub" ;;
-    nemo) newer_python; environment .venv-hubs-nemo hubs-nemo nemo_gym "$python"; play .venv-hubs-nemo nemo ;;
+    nemo)
+      newer_python
+      # omegaconf needs a version of this one that was never published as a wheel
+      SOURCES=antlr4-python3-runtime environment .venv-hubs-nemo hubs-nemo nemo_gym "$python"
+      play .venv-hubs-nemo nemo
+      ;;
     *) first+=("$hub") ;;
   esac
 done

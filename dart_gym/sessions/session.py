@@ -74,6 +74,13 @@ class _Episode:
     ends_at: float = math.inf
     actions: list[Action] = field(default_factory=list)
     judged: Any = None  # the desktop as its evaluation sees it
+    measurable: Measurable | None = field(init=False)
+    accountable: Accountable | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Once an episode: looking for a protocol's methods takes longer than all else of a small step.
+        self.measurable = self.scenario if isinstance(self.scenario, Measurable) else None
+        self.accountable = self.desktop if isinstance(self.desktop, Accountable) else None
 
     @property
     def pacing(self) -> Pacing:
@@ -205,9 +212,9 @@ class Session:
 
     async def _measure(self, episode: _Episode, phase: contextlib.AbstractContextManager[None]) -> None:
         """Note how far the task is and was, where its scenario knows."""
-        if isinstance(episode.scenario, Measurable):
+        if episode.measurable is not None:
             with phase:
-                progress = await episode.scenario.progress(episode.desktop)
+                progress = await episode.measurable.progress(episode.desktop)
             if progress is not None:
                 episode.info["progress_before"] = episode.info.get("progress", progress)
                 episode.info["progress"] = progress
@@ -237,8 +244,8 @@ class Session:
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
         episode, timer = self._running(), PhaseTimer()
-        desktop = episode.desktop
-        judge = desktop.judge(ENOUGH_SHARE * deadline_s) if isinstance(desktop, Accountable) else None
+        desktop, accountable = episode.desktop, episode.accountable
+        judge = accountable.judge(ENOUGH_SHARE * deadline_s) if accountable is not None else None
         deadline = OperationDeadline(deadline_s, judge, movable=True)
         try:
             async with deadline:
