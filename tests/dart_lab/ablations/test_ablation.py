@@ -106,10 +106,10 @@ def test_forks_and_teachers_are_compared_at_equal_numbers_of_actions():
     }
     assert found == {
         BASE: (0, None, {}),
-        "forks=off teacher=dagger": (0, "dagger", {"grid": 1}),
+        "forks=off teacher=dagger": (0, "dagger", {"grid": 4}),
         "forks=off teacher=told-oracle": (0, "distillation", found["forks=off teacher=told-oracle"][2]),
         "forks=on teacher=none": (1, None, {}),
-        "forks=on teacher=dagger": (1, "dagger", {"grid": 1}),
+        "forks=on teacher=dagger": (1, "dagger", {"grid": 4}),
         "forks=on teacher=told-oracle": (1, "distillation", found["forks=on teacher=told-oracle"][2]),
     }
     assert found["forks=on teacher=told-oracle"][2]["told"] == "oracle"
