@@ -9,6 +9,7 @@ Invariants:
     - What these functions return consists of plain Python numbers and tuples.
 """
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -74,7 +75,7 @@ def token_ids(value: Any, *, below: int | None = None, what: str = "token") -> t
     """
     listed = items(value, f"the list of {what} ids")
     limit = HIGHEST_ID if below is None else below - 1
-    if all(type(one) is int for one in listed) and (not listed or 0 <= min(listed) <= max(listed) <= limit):
+    if not listed or (set(map(type, listed)) == {int} and 0 <= min(listed) <= max(listed) <= limit):
         return tuple(listed)
     return tuple(integer(one, f"{what} {place} of the response", 0, limit) for place, one in enumerate(listed))
 
@@ -87,6 +88,12 @@ def logprobs(value: Any, count: int) -> tuple[float, ...]:
     listed = items(value, "the list of log-probabilities")
     if len(listed) != count:
         raise BadResponse(f"there are {count} tokens and {len(listed)} log-probabilities: the numbers must agree")
+    if not listed:
+        return ()
+    # A sum finds NaN, which minimum and maximum may not.
+    if set(map(type, listed)) == {float} and not math.isnan(sum(listed)):
+        if LOWEST_LOGPROB <= min(listed) <= max(listed) <= HIGHEST_LOGPROB:
+            return tuple(listed)
     found = []
     for place, one in enumerate(listed):
         try:

@@ -53,6 +53,7 @@ class Answer:
     """One answer of a server.
 
     Attributes:
+        prompt_ids: as the server wrote them; `_check_prompt` compares them.
         versions: label the weights that sampled it; empty where the server does not say.
         entropies: of the distribution of each id (`entropy_of`); empty where the server was not asked.
         routing: packed experts of each id; empty where the server does not report them.
@@ -210,7 +211,7 @@ def read_answer(data: Any) -> Answer:
         spans = choice.get("weight_versions") or data.get("weight_versions") or []
         ids = replies.token_ids(response_ids)
         return Answer(
-            prompt_ids=replies.token_ids(prompt_ids, what="prompt token"),
+            prompt_ids=tuple(replies.items(prompt_ids, "the list of prompt token ids")),
             response_ids=ids,
             # JSON has no NaN: servers write null instead
             logprobs=replies.logprobs(
@@ -237,14 +238,23 @@ def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: s
         )
     if not answer.response_ids and answer.finish_reason == "abort":
         return
-    if answer.prompt_ids != prompt.token_ids:
-        raise OtherPrompt(_difference(answer.prompt_ids, prompt.token_ids))
+    _check_prompt(answer, prompt)
     if not answer.response_ids:
         raise BadResponse("the server returned an empty response without having been aborted")
     if len(answer.response_ids) > sampling.max_tokens:
         raise BadResponse(f"the server returned {len(answer.response_ids)} tokens, asked for {sampling.max_tokens}")
     replies.token_ids(answer.response_ids, below=sampling.ids_below)
     replies.check_suppressed(answer.response_ids, sampling)
+
+
+def _check_prompt(answer: Answer, prompt: Prompt) -> None:
+    """Look whether an answer is to this prompt. Raises `OtherPrompt`, and `BadResponse` where it names no ids.
+
+    Only ids that differ are looked at one by one: a prompt with five screenshots has thousands of them.
+    """
+    if answer.prompt_ids != prompt.token_ids:
+        theirs = replies.token_ids(answer.prompt_ids, what="prompt token")
+        raise OtherPrompt(_difference(theirs, prompt.token_ids))
 
 
 def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
@@ -277,8 +287,7 @@ def read_scores(data: Any, whole: Prompt, given: Sequence[int]) -> tuple[float, 
         BadResponse: it lacks a value, or one is invalid.
     """
     answer = read_answer(data)
-    if answer.prompt_ids != whole.token_ids:
-        raise OtherPrompt(_difference(answer.prompt_ids, whole.token_ids))
+    _check_prompt(answer, whole)
     try:
         entries = data["prompt_logprobs"][-len(given) :]
         if len(data["prompt_logprobs"]) != len(whole.token_ids):
