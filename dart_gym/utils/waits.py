@@ -45,7 +45,9 @@ class waiting_for:  # noqa: N801  # used as a function; a generator's context ta
     __slots__ = ("_limit_s", "_number", "_what")
 
     def __init__(self, what: str, limit_s: float | None = None) -> None:
-        self._what, self._limit_s, self._number = what, limit_s, next(_numbers)
+        self._number = next(_numbers)
+        self._what = what
+        self._limit_s = limit_s
 
     def __enter__(self) -> None:
         running[self._number] = Wait(self._what, self._limit_s)

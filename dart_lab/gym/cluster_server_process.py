@@ -24,7 +24,7 @@ from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 from dart_gym.utils.processes import follow_parent
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 
 
 class PictureDesktop(FakeDesktop):

@@ -27,7 +27,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.processes import follow_parent
 from dart_lab.efficiency.workload import ModelTimes
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 
 GENERATE = "/inference/v1/generate"
 KEPT_IMAGES = 20_000

@@ -26,7 +26,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 from dart_lab.reporting.report import Aim, Report
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig

@@ -28,7 +28,7 @@ from pathlib import Path
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_gym.utils.processes import follow_parent
 from dart_lab.gym.cluster_server_process import BenchServer
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 from dart_lab.reporting.report import Aim, Report, median
 from dart_lab.train.engine_stub import StubProcess
 from dart_lab.train.image_bench import KINDS, measure_images

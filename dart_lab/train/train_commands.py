@@ -178,7 +178,7 @@ def memory(
     json: JsonOption = None,
     model: Annotated[str, typer.Option(help="2m, 8m or 20m: weights of a tiny Qwen2.5-VL.")] = "8m",
 ) -> None:
-    """What a trainer takes of memory beside what is planned, alone, with two ranks and with each switch (a minute)."""
+    """Compare a trainer's memory with the plan: one rank, two ranks and each switch (a minute)."""
     from dart_lab.train.memory_bench import SIZES, compare
 
     if model not in SIZES:

@@ -46,7 +46,7 @@ from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, write_processing
 from dart_gym.utils.processes import die_with_parent, free_port
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 from dart_lab.reporting.report import Aim, Report, median
 from dart_train.data.groups import checkpoint_rows
 from dart_train.data.manager.data_manager import DataManager

@@ -188,10 +188,11 @@ class Fields:
         """A point of two numbers; of four the centre of their box."""
         values = value[:5] if isinstance(value, (list, tuple)) else ()
         numbers = [
-            self._coordinate(item, index % 2) if isinstance(item, str) else _number(item)
+            number
             for index, item in enumerate(values)
+            if (number := self._coordinate(item, index % 2) if isinstance(item, str) else _number(item)) is not None
         ]
-        if len(numbers) not in (2, 4) or None in numbers:
+        if len(numbers) != len(values) or len(numbers) not in (2, 4):
             raise self._wrong(name, "two numbers", value)
         if len(numbers) == 2:
             return self.space.pixel(*numbers)

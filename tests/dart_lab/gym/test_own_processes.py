@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from dart_lab.own_processes import module_command, own_environment
+from dart_lab.gym.own_processes import module_command, own_environment
 
 pytestmark = pytest.mark.process
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
