@@ -90,10 +90,9 @@ def logprobs(value: Any, count: int) -> tuple[float, ...]:
         raise BadResponse(f"there are {count} tokens and {len(listed)} log-probabilities: the numbers must agree")
     if not listed:
         return ()
-    # A sum finds NaN, which minimum and maximum may not.
-    if set(map(type, listed)) == {float} and not math.isnan(sum(listed)):
-        if LOWEST_LOGPROB <= min(listed) <= max(listed) <= HIGHEST_LOGPROB:
-            return tuple(listed)
+    plain = set(map(type, listed)) == {float} and not math.isnan(sum(listed))  # minimum and maximum may miss NaN
+    if plain and LOWEST_LOGPROB <= min(listed) <= max(listed) <= HIGHEST_LOGPROB:
+        return tuple(listed)
     found = []
     for place, one in enumerate(listed):
         try:

@@ -187,11 +187,8 @@ class Fields:
     def point_of(self, value: Any, name: str) -> Point:
         """A point of two numbers; of four the centre of their box."""
         values = value[:5] if isinstance(value, (list, tuple)) else ()
-        numbers = [
-            number
-            for index, item in enumerate(values)
-            if (number := self._coordinate(item, index % 2) if isinstance(item, str) else _number(item)) is not None
-        ]
+        read = [self._coordinate(item, index % 2) for index, item in enumerate(values)]
+        numbers = [number for number in read if number is not None]
         if len(numbers) != len(values) or len(numbers) not in (2, 4):
             raise self._wrong(name, "two numbers", value)
         if len(numbers) == 2:

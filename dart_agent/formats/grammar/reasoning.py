@@ -52,8 +52,8 @@ _STEMS = (
     *("plan", "scratch", "brainstorm", "introspection", "inner", "internal"),
     *("channel", "unused", "ctrl", "im_start", "begin"),
 )
-"""Every mark of `_MARK`, phrase, channel and heading in ASCII holds one of these: they are found faster."""
-_TAG_NAMES = re.compile(r"<(/?[\w:]*)")
+"""Every mark of `_MARK` in ASCII holds one of these: looking for them is faster than looking for marks."""
+_TAG_NAMES = re.compile(r"<(/?[\w:.-]*)")
 _OF_CALLS = frozenset(
     f"{end}{name}" for name in ("tool_call", "seed:tool_call", "function", "parameter", "point") for end in ("", "/")
 )
@@ -112,9 +112,8 @@ _QUOTED = re.compile(  # an argument of a call, a field of a JSON object, the fi
 _WINDOW = 1000  # characters on either side of a mark in which the quotes around it are looked for
 _QUOTE_CHECKS = 16
 _WORD_IN_BRACKETS = re.compile(r"\](?<=[A-Za-z]\])")
-_IN_SQUARE_BRACKETS = (
-    "HINK]", "hink]", "KING]", "king]", "NING]", "ning]", "UGHT]", "ught]", "GHTS]", "ghts]", _FINAL,
-)  # fmt: skip
+_IN_SQUARE_BRACKETS = ("hink]", "king]", "ning]", "ught]", "ghts]", _FINAL.lower())
+"""With which every mark in square brackets ends, in whatever case."""
 SPECIAL_TOKEN = r"(?:<[|｜][A-Za-z_▁]{1,40}[|｜]>|<end_of_turn>|<turn\|>|<eos>|\[EOS\]|</s>)"
 """Expression of a token that ends a text, or stands around an answer."""
 _WRAPPED = r"(?:answer|response)"
@@ -214,7 +213,7 @@ def _has_no_marks(text: str) -> bool:
         return False
     if ("```" in text or "~~~" in text) and _FENCE.search(text):
         return False
-    return not (_WORD_IN_BRACKETS.search(text) and any(mark in text for mark in _IN_SQUARE_BRACKETS))
+    return not (_WORD_IN_BRACKETS.search(text) and any(mark in text.lower() for mark in _IN_SQUARE_BRACKETS))
 
 
 def _may_hold(text: str, stems: Sequence[str]) -> bool:

@@ -25,6 +25,9 @@ from dart_agent.presets.preset import presets
         ("<think>a</think>b</think>c", "ab", "c"),
         ("x<think>a</think>", "a", "x"),
         ("< Think >a</ THINK >b", "a", "b"),
+        ("<function.think>a</function.think>b", "a", "b"),  # begins like a tag of calls, and is none
+        ("<point-thought>a</point-thought>b", "a", "b"),
+        ("[tHiNk]a[/tHiNk]b<tool_call>", "a", "b<tool_call>"),
         ('<thinking mode="deep">a</thinking>b', "a", "b"),
         ("<seed:think>a</seed:think>b", "a", "b"),
         ("◁think▷a◁/think▷b", "a", "b"),
