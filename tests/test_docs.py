@@ -232,7 +232,7 @@ def test_a_notebook_shows_what_its_cells_do(path: Path, monkeypatch):
     assert all(cell["outputs"] for cell in kept["cells"] if "varies" in cell["metadata"].get("tags", ()))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.train
 def test_ppo_in_one_file_makes_updates_and_films(tmp_path):

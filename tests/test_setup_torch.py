@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.parameters import slow_but
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
 TORCH = re.findall(r"^torch==(\S+)", (ROOT / "requirements" / "torch.txt").read_text(), re.MULTILINE)[0]
@@ -146,7 +148,7 @@ CPU = {"torch": f"{TORCH}+cpu", "sympy": "1.13"}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("uv", [False, True])
+@pytest.mark.parametrize("uv", slow_but([True], [False, True]))
 def test_without_a_cpu_build_its_size_is_said_and_all_that_torch_needs_is_installed(machine, uv):
     if uv:
         machine.uv()
@@ -158,7 +160,7 @@ def test_without_a_cpu_build_its_size_is_said_and_all_that_torch_needs_is_instal
     assert (again.returncode, again.stderr) == (0, "")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_torch_that_came_without_its_libraries_is_repaired(machine):
     address = machine.offer(machine.index)
     alone = [".venv/bin/python", "-m", "pip", "install", "-q", "--no-deps", "--index-url", address, f"torch=={TORCH}"]
@@ -188,7 +190,7 @@ def test_without_a_gpu_a_local_cpu_build_is_preferred(machine, tmp_path):
     assert machine.installed() == CPU
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_user_decides_by_an_index_of_builds(machine, tmp_path):
     machine.gpu("535.104")
     machine.cpu_build(tmp_path / "builds" / "torch")
@@ -210,7 +212,7 @@ def test_an_old_driver_is_said_before_anything_is_downloaded(machine):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("package", ["sympy", "torch"])
+@pytest.mark.parametrize("package", slow_but(["sympy"], ["sympy", "torch"]))
 def test_an_index_without_a_wheel_for_this_python(machine, package):
     for path in (machine.index / package).glob("*.whl"):
         path.rename(path.with_name(path.name.replace("py3-none-any", "cp38-cp38-win_amd64")))
@@ -224,7 +226,11 @@ def test_an_index_without_a_wheel_for_this_python(machine, package):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("uv", "settings"),
-    [(True, "PIP_INDEX_URL"), (True, "pip.conf"), (False, "UV_INDEX_URL")],
+    [
+        (True, "pip.conf"),
+        pytest.param(True, "PIP_INDEX_URL", marks=pytest.mark.slow),
+        pytest.param(False, "UV_INDEX_URL", marks=pytest.mark.slow),
+    ],
 )
 def test_a_mirror_that_one_of_pip_and_uv_knows_is_used_by_both(machine, tmp_path, uv, settings):
     address = machine.offer(machine.index)
@@ -243,7 +249,7 @@ def test_a_mirror_that_one_of_pip_and_uv_knows_is_used_by_both(machine, tmp_path
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
-@pytest.mark.parametrize("uv", [False, True])
+@pytest.mark.parametrize("uv", slow_but([False], [False, True]))
 def test_a_disk_that_fills_during_set_up(machine, uv):
     noise = base64.b64encode(os.urandom(30 << 20)).decode()
     machine.lock("train", wheel(machine.index / "sympy", "sympy", "1.15", text=f'"""{noise}"""'))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.chat_server import ChatServer, chat_server, make_certificates
+from tests.helpers.parameters import slow_but
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "own_model.md").read_text(encoding="utf-8")
@@ -37,6 +38,9 @@ FAILURES = {
     "no TLS where `https` was asked": ("", EVAL + "https://localhost:8000/v1"),
 }
 """By row of the page, how the server answers, and the command."""
+
+QUICK = ("vLLM as it is installed", "A hosted model", "A Python function", "TLS")
+QUICK_FAILURES = ("no key", "another kind of server", "it answers nothing", "a private CA, not named")
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # torch and transformers are slow to import
 
@@ -73,7 +77,7 @@ def words(text: str) -> str:
 @pytest.mark.parametrize(
     "section",
     [
-        pytest.param(name, marks=[pytest.mark.train] * ("this process" in name))
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
         for name, text in SECTIONS.items()
         if "```bash" in text
     ],
@@ -99,7 +103,7 @@ def test_every_failure_of_the_table_is_tried():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("row", FAILURES)
+@pytest.mark.parametrize("row", slow_but(QUICK_FAILURES, FAILURES))
 def test_a_failure_looks_as_the_page_says(row: str, server, certificates, tmp_path):
     server.mode, command = FAILURES[row]
     (message,) = re.findall(rf"^\| {re.escape(row)} \| `(.+)` \|$", PAGE, re.MULTILINE)

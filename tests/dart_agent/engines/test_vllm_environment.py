@@ -65,7 +65,7 @@ def test_installing_makes_what_runs_and_the_doctor_find_it(place, index):
     assert install() == place, "once is enough"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 def test_another_version_is_said(place, index):
     index("0.20.1")

@@ -28,7 +28,7 @@ print(dart_gym_hosted_models.__file__)
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(400)  # pip, twice
 def test_they_add_their_names_once_installed(tmp_path):

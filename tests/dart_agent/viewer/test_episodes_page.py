@@ -128,7 +128,7 @@ async def test_a_thousand_episodes_are_listed_in_under_a_second(page, tmp_path):
         assert await page.evaluate(f"{SHOWN}.length") == 125
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_ten_thousand_episodes_open_at_once_and_are_listed_in_seconds(page, tmp_path):
     write_evaluation(tmp_path / "e", "vlm", 10_000, lambda number: number % 2 == 0)
     constructed_s = time.process_time()

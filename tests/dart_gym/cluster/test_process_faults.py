@@ -21,6 +21,7 @@ from dart_gym.core.errors import MissingDependencyError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.envs.vector_env import DesktopVectorEnv
 from dart_gym.tasks.catalog.registry import task_ids
+from tests.helpers.parameters import slow_but
 
 pytestmark = pytest.mark.process
 
@@ -41,7 +42,9 @@ async def phases(server: ServeProcess) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.desktop
-@pytest.mark.parametrize("with_keepers", [False, True], ids=["alone", "with its keepers"])
+@pytest.mark.parametrize(
+    "with_keepers", [pytest.param(False, id="alone", marks=pytest.mark.slow), pytest.param(True, id="with its keepers")]
+)
 async def test_a_server_killed_in_a_step_and_started_again(place, with_keepers):
     async with ServeProcess(place, "--desktops", "2") as old:
         async with old.client().session() as session:
@@ -93,7 +96,7 @@ def _display(server: ServeProcess) -> object:
 @pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.parametrize("moment", [_making, _laid_out, _display], ids=["directory", "sandbox", "display"])
-@pytest.mark.parametrize("sandbox", ["bwrap", "none"])
+@pytest.mark.parametrize("sandbox", slow_but(["bwrap"], ["bwrap", "none"]))
 async def test_a_server_killed_while_it_boots_a_desktop(place, moment, sandbox):
     async with ServeProcess(place, "--isolation", sandbox) as old:
         reset = asyncio.create_task(_reset_until_killed(old))
@@ -199,7 +202,7 @@ async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(pl
 
 @pytest.mark.thorough
 @pytest.mark.desktop
-@pytest.mark.parametrize("program", ["Xvfb", "bwrap"])
+@pytest.mark.parametrize("program", slow_but(["Xvfb"], ["Xvfb", "bwrap"]))
 async def test_one_of_eight_desktops_is_killed_by_the_host_in_a_step(place, program):
     async with ServeProcess(place, "--desktops", "8", "--warm", "0") as server:
         envs = DesktopVectorEnv(8, task_ids("dialogs")[0], url=server.url)

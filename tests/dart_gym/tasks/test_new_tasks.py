@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from dart_gym.commands.gym_cli import app
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog.registry import get_task
+from tests.helpers.parameters import slow_but
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'integrations/task_generator'}"}
@@ -126,9 +127,7 @@ def test_nothing_that_is_there_is_written_over(tmp_path):
 @pytest.mark.desktop
 @pytest.mark.process
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "template", ["dialog", *(pytest.param(name, marks=pytest.mark.slow) for name in ("editor", "page"))]
-)
+@pytest.mark.parametrize("template", slow_but(["dialog"], ["dialog", "editor", "page"]))
 def test_a_new_suite_passes_its_own_test(tmp_path, template):
     write_task(tmp_path / "birds", "birds", from_template(template, "robin"))
     own_test_passes(tmp_path / "birds", 4)

@@ -17,6 +17,7 @@ from dart_gym.tasks.catalog.registry import task_from_dict
 from dart_gym.tasks.osworld.solutions import known
 from dart_gym.tasks.requirements.skip_reasons import skip_reasons
 from tests.dart_gym.stock_osworld import stock_score_on
+from tests.helpers.parameters import slow_but
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "osworld" / "examples"
 TASKS = {path.stem: json.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*/*.json"))}
@@ -27,12 +28,12 @@ INFEASIBLE = sorted(
     if raw["evaluator"]["func"] == "infeasible"
     and not skip_reasons(task_from_dict(raw), (), lambda program: program != "code")
 )
-QUICK = ("e0df059f", "3ce045a0")  # the others are slow tests
+QUICK = ("3ce045a0",)  # the others are slow tests
 DEADLINE_S = 180.0
 
 
-def slow_but(names: list[str], quick: tuple[str, ...]) -> list:
-    return [pytest.param(name, id=name[:8], marks=[] if name.startswith(quick) else pytest.mark.slow) for name in names]
+def some(names: list[str], quick: tuple[str, ...]) -> list:
+    return slow_but([name for name in names if name.startswith(quick)], names, name=lambda name: name[:8])
 
 
 async def score(session: Session, raw: dict, *, solve: bool) -> tuple[float | None, float | None]:
@@ -57,7 +58,7 @@ def scored(ended: StepResult) -> float | None:
 @pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", slow_but(FEASIBLE, QUICK))
+@pytest.mark.parametrize("name", some(FEASIBLE, QUICK))
 async def test_nothing_scores_0_and_the_solution_1_as_osworld_says(name):
     async with Session() as session:
         assert await score(session, TASKS[name], solve=False) == (0.0, 0.0)
@@ -66,7 +67,7 @@ async def test_nothing_scores_0_and_the_solution_1_as_osworld_says(name):
 
 @pytest.mark.thorough
 @pytest.mark.desktop
-@pytest.mark.parametrize("name", slow_but(INFEASIBLE, ("c288e301", "5ac2891a")))
+@pytest.mark.parametrize("name", some(INFEASIBLE, ("c288e301", "5ac2891a")))
 async def test_an_infeasible_task_is_solved_by_saying_so(name):
     async with Session() as session:
         for action, expected in ((Done(), 0.0), (Fail(), 1.0)):
@@ -81,7 +82,7 @@ CHROME_SETTINGS = (
 """Getters that say "true" of a setting that a task asks for."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.desktop
 @pytest.mark.timeout(600)
 async def test_what_a_browser_writes_by_itself_is_no_solution():

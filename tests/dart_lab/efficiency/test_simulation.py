@@ -10,6 +10,7 @@ from dart_lab.efficiency.simulation import COUPLED, DART, TASK_WISE, Design, Sim
 from dart_lab.efficiency.study import FULL
 from dart_lab.efficiency.workload import DesktopTimes, ModelTimes, Setting, draw
 from dart_train.rollout.schedule.scheduler import Assignment
+from tests.helpers.parameters import slow_but
 
 pytestmark = pytest.mark.thorough
 SMALL = Setting(desktops=20, engines=2, tasks=20, batch_groups=2, train_s_per_action=0.5)
@@ -66,7 +67,7 @@ def test_back_pressure_keeps_rollouts_from_expiring():
     assert bounded.throughput == pytest.approx(free.throughput, rel=0.25)
 
 
-@pytest.mark.parametrize("size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8))])
+@pytest.mark.parametrize("size", slow_but([2], [2, 4, 8]))
 def test_little_expires_whatever_the_size_of_groups(size):
     """180 desktops, a window of one version, a trainer that all wait for, and 40 % of groups with signal.
 
@@ -81,6 +82,7 @@ def test_little_expires_whatever_the_size_of_groups(size):
     assert outcome.batch_s < 0.2 * outcome.cycle_s  # and the trainer does not wait for what was held back
 
 
+@pytest.mark.slow
 def test_a_quick_trainer_gets_as_much_from_fewer_rollouts():
     """180 desktops and a trainer that takes no time: the window stops what would expire, and hardly anything else."""
     quick = Setting(desktops=180, engines=8, signal=0.4, train_s_per_action=0.01)
@@ -141,7 +143,7 @@ def test_what_an_engine_has_to_read():
     assert prompt_to_read(model, responses, 5, reused=True) == (5, 1000 + 50 + 5 * 2691)  # a block has left the prompt
 
 
-@pytest.mark.parametrize("ahead", [None, 2.0])
+@pytest.mark.parametrize("ahead", slow_but([None], [None, 2.0]))
 def test_a_failing_task_idles_no_desktop(ahead):
     """180 desktops, one task more, whose set-up fails after five minutes each time: the others play on."""
     setting = Setting(desktops=180, engines=8, train_s_per_action=0.2)

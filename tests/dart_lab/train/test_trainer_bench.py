@@ -97,7 +97,7 @@ def test_peak_of_known_devices():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("size", "adapters"), [("3b", False), ("7b", True)])
+@pytest.mark.parametrize(("size", "adapters"), [pytest.param("3b", False, marks=pytest.mark.slow), ("7b", True)])
 def test_large_models_take_the_same_way(size, adapters, monkeypatch, tmp_path):
     """bfloat16, checkpointing, adapters, a frozen tower: all of it with fewer and narrower layers."""
     small = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 128}

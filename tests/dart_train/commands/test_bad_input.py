@@ -129,7 +129,7 @@ def test_a_checkpoint_without_its_files(config, runs, tmp_path):
     assert_said(call("dart_train", "evaluate", str(config), *arguments), "has no config.json", "restore it")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 def test_files_that_must_not_grow(config, runs):
     limit = 100_000
@@ -160,7 +160,7 @@ def test_a_modules_error_is_what_the_launcher_says(config, runs):
     assert log.count("--- ") == 1  # it was not tried again
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.train
 def test_a_cluster_that_nobody_serves(config, runs):

@@ -144,7 +144,14 @@ def test_the_settings_of_each_configuration_hold_for_its_ranks(name):
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "gpus"), [("dart_osworld_7b", 8), ("lora_7b_80gb", 1), ("lora_3b_24gb", 1)])
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("dart_osworld_7b", 8),
+        pytest.param("lora_7b_80gb", 1, marks=pytest.mark.slow),
+        pytest.param("lora_3b_24gb", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_dry_run_says_what_is_missing_where_the_gpus_are(name, gpus, monkeypatch, tmp_path):
     fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * gpus))
     command = [sys.executable, "-m", "dart_train", "run", str(CONFIGS / f"{name}.yaml"), "--dry-run"]

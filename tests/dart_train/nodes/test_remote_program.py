@@ -15,6 +15,7 @@ from dart_train.nodes import ray_cluster, remote_program
 from dart_train.nodes.program_host import HOST, RunOnNodes
 from dart_train.nodes.run_keys import RunKeys
 from tests.helpers.local_ray import local_ray
+from tests.helpers.parameters import slow_but
 from tests.helpers.waiting import wait_until
 
 
@@ -68,7 +69,7 @@ time.sleep(600)
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["actor lost", "told to end", "killed"])
+@pytest.mark.parametrize("how", slow_but(["killed"], ["actor lost", "told to end", "killed"]))
 async def test_a_server_ends_with_what_it_started(run, tmp_path, how):
     """As vLLM, it takes a moment to end its workers when told to; an actor that ends kills its children at once."""
     kind, log = VLLMServer(program=(sys.executable, "-c", SERVER)), tmp_path / "engine.log"

@@ -130,7 +130,7 @@ def test_bad_input_is_refused_in_one_message(model, tmp_path):
     assert done.exit_code == 2 and "not WIDTHxHEIGHT" in done.output
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 @pytest.mark.process
 def test_an_engine_is_started_for_the_comparison_and_ended(model):

@@ -99,7 +99,7 @@ def test_versions_carry_the_fingerprint_of_what_was_written(reinforce, data, rec
     assert published.logprobs != fingerprint_of(load_model(model_dir), model_dir).logprobs
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 @pytest.mark.process
 def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):

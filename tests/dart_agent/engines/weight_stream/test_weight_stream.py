@@ -194,7 +194,12 @@ def sender_pids(sender: WeightSender) -> Iterator[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("fatal", "server_first"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, False)]
+    ("fatal", "server_first"),
+    [
+        (signal.SIGKILL, False),
+        pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, False, marks=pytest.mark.slow),
+    ],
 )
 async def test_a_sender_that_dies_or_hangs_amid_an_update(stub, processing_dir, tiny_dir, fatal, server_first):
     """The update fails in time and names the sender, whoever notices first; the next one is another sender's."""

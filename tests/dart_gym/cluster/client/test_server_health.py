@@ -10,6 +10,7 @@ from dart_gym.cluster.client import private_cluster
 from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.cluster.client.server_health import Health, Patience, look_at
 from dart_gym.core.errors import ClusterError
+from tests.helpers.parameters import slow_but
 
 
 def test_patience_ends_with_silence_alone():
@@ -39,7 +40,7 @@ async def answers(cluster: LocalCluster) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGSTOP]))
 async def test_a_private_cluster_that_ends_or_hangs_is_replaced(monkeypatch, until, number):
     monkeypatch.setattr(private_cluster, "PERIOD_S", 0.1)
     monkeypatch.setattr(private_cluster, "look_at", lambda path: look_at(path, patience_s=0.5))

@@ -9,6 +9,7 @@ import pytest
 
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from tests.dart_gym.stock_osworld import stock_calls
+from tests.dart_gym.waiting import wait_for
 
 pytestmark = pytest.mark.desktop
 
@@ -93,7 +94,8 @@ async def test_the_python_controller_sees_and_acts(machine):
 
 @pytest.mark.thorough
 async def test_the_setup_controller_prepares(machine, page):
-    # The editor has one window, named after the file that came last: while `open` waits for its own, no other may come.
+    # Where mousepad is the editor of text files, it has one window, named after the file that came last: while `open`
+    # waits for its own, no other may come.
     launch = {"command": "mousepad ~/Documents/report.txt", "shell": True}
     steps = [
         {"type": "download", "parameters": {"files": [{"url": page, "path": "/home/user/Documents/report.txt"}]}},
@@ -101,17 +103,22 @@ async def test_the_setup_controller_prepares(machine, page):
         {"type": "command", "parameters": {"command": "echo {SCREEN_WIDTH} > /home/user/width", "shell": True}},
         {"type": "open", "parameters": {"path": "/home/user/copy.txt"}},
         {"type": "launch", "parameters": launch},
-        {"type": "activate_window", "parameters": {"window_name": "report.txt"}},
         {"type": "sleep", "parameters": {"seconds": 0.1}},
     ]
-    calls = [
-        ("setup", "setup", {"config": steps}),
+    with_window = [
+        ("setup", "setup", {"config": [{"type": "activate_window", "parameters": {"window_name": "report.txt"}}]}),
         ("python", "get_vm_window_size", {"app_class_name": "mousepad"}),
         ("setup", "setup", {"config": [{"type": "close_window", "parameters": {"window_name": "copy.txt"}}]}),
     ]
+
+    async def report_is_open() -> bool:
+        return b"report.txt" in (await machine.execute(["wmctrl", "-l"])).stdout
+
     async with OSWorldAPI(machine, open_to_all=True) as api:
-        done, window, closed = await stock_calls(calls, api.address)
-    assert done is True and closed is True
+        (prepared,) = await stock_calls([("setup", "setup", {"config": steps})], api.address)
+        await wait_for(report_is_open)  # `launch` does not wait for a window
+        activated, window, closed = await stock_calls(with_window, api.address)
+    assert prepared is True and activated is True and closed is True
     assert window["width"] > 100 and window["height"] > 100
     assert await machine.read_file("/home/user/copy.txt") == b"from the hub"
     assert await machine.read_file("/home/user/width") == b"1920\n"

@@ -55,7 +55,7 @@ async def test_a_folder_is_renamed(machine):
     assert await both(machine, raw, TerminalState.FAIL) == (0.0, 0.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_a_setting_in_a_file_of_gimp(machine):
     raw = task("7b7617bd")
     await machine.write_file("~/.config/GIMP/2.10/gimprc", b"(undo-levels 5)\n")

@@ -23,6 +23,7 @@ from dart_gym.tasks.catalog.registry import get_task, make_scenario
 from dart_gym.tasks.evaluation import foreign_reward
 from dart_gym.tasks.evaluation.foreign_reward import read_score, run_reward
 from tests.helpers import bundles
+from tests.helpers.parameters import slow_but
 
 SMALL = {"desktop": {"profile": "bare", "width": 320, "height": 240}}
 TRACEBACK = "Traceback (most recent call last):\n  ...\nValueError: boom\n"
@@ -377,7 +378,7 @@ PLAYED = {
 
 @pytest.mark.thorough
 @pytest.mark.desktop
-@pytest.mark.parametrize("source", ["directory", "archive"])
+@pytest.mark.parametrize("source", slow_but(["archive"], ["directory", "archive"]))
 def test_imported_bundles_are_played_by_their_oracles(place, source):
     from dart_gym_task_sources.task_import import import_source
 

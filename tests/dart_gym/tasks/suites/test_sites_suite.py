@@ -9,6 +9,7 @@ from dart_gym.tasks.catalog.registry import get_task, task_ids
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
 from dart_gym.tasks.osworld.osworld_scenario import instantiate
+from tests.helpers.parameters import slow_but
 
 TASKS = task_ids("sites")
 
@@ -26,7 +27,7 @@ def check(stage, task_id, seed):
 
 @pytest.mark.thorough
 @pytest.mark.desktop
-@pytest.mark.parametrize("task_id", TASKS)
+@pytest.mark.parametrize("task_id", slow_but(TASKS[::3], TASKS))
 def test_the_oracle_scores_1_and_doing_nothing_0(stage, task_id):
     check(stage, task_id, 0)
 

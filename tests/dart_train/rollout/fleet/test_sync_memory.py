@@ -134,7 +134,7 @@ async def test_engines_take_files_where_the_trainer_has_ended(trainer, model_dir
         assert in_memory(trainer.data.fact(checkpoint_rows.IN_MEMORY)) is None, "its socket is gone"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_weights_that_answer_otherwise_than_their_fingerprint_are_not_served(trainer, model_dir, sockets):
     """The replica starts again from files, and the version is left to its files."""
     async with model_pool(1, model_dir, sockets) as pool:

@@ -244,7 +244,7 @@ def served(data: DataManager) -> dict[str, int]:
     return data.read(serving.serving_now)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.train
 @pytest.mark.e2e
 async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(

@@ -61,7 +61,13 @@ class Seen(TrainerCallback):
 
 @pytest.mark.thorough
 @pytest.mark.train
-@pytest.mark.parametrize("extra", [{}, {"use_peft": True, "lora_r": 2, "beta": 0.1}], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param({}, id="whole", marks=pytest.mark.slow),
+        pytest.param({"use_peft": True, "lora_r": 2, "beta": 0.1}, id="adapter"),
+    ],
+)
 def test_training_with_moments_on_the_host_is_the_same_bit_by_bit(train, extra):
     plain, found = train("plain", **extra), train("offloaded", offload_optimizer=True, **extra)
     assert torch.equal(weights(plain), weights(found))

@@ -102,7 +102,13 @@ def hold(monkeypatch, trainer: DartGRPOTrainer) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [{}, {"use_peft": True, "lora_r": 2}], ids=["whole", "adapter"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="whole"),
+        pytest.param({"use_peft": True, "lora_r": 2}, id="adapter", marks=pytest.mark.slow),
+    ],
+)
 def test_training_goes_on_and_the_state_is_that_of_its_moment(make_trainer, monkeypatch, tmp_path, options):
     make_trainer("waits", background_states=False, **options).run()
     trainer = make_trainer("beside", **options)
