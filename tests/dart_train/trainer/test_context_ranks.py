@@ -8,6 +8,7 @@ from training_lives import as_left, assert_same_training, copy_run, live
 
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.core.metrics_log import read_metrics
+from tests.helpers.parameters import slow_but
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
@@ -16,8 +17,11 @@ SHARED = {"fsdp": True, "context_parallel": 2}
 
 @pytest.mark.parametrize(
     ("settings", "meeting"),
-    [(EVERYTHING, "micro_batch"), (EVERYTHING | {"loss_type": "bnpo"}, "step"), (ADAPTER, "auto")],
-    ids=["everything", "mean of each rank", "adapter"],
+    [
+        pytest.param(EVERYTHING, "micro_batch", id="everything"),
+        pytest.param(EVERYTHING | {"loss_type": "bnpo"}, "step", id="mean of each rank", marks=pytest.mark.slow),
+        pytest.param(ADAPTER, "auto", id="adapter", marks=pytest.mark.slow),
+    ],
 )
 def test_two_ranks_that_share_rows_are_one_process(settings, meeting, recorded, model_dir, tmp_path):
     """Selection by entropy, policies before, a reference, several micro-batches, and updates."""
@@ -30,7 +34,7 @@ def test_two_ranks_that_share_rows_are_one_process(settings, meeting, recorded, 
             assert right.get(name) == left.get(name), name
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_moe", "qwen3_vl"])
+@pytest.mark.parametrize("family", slow_but(["qwen3_5_moe"], ["qwen3_5_moe", "qwen3_vl"]))
 def test_recurrent_layers_and_deeper_features_train_alike(family, recorded, tmp_path):
     shape = TinyModelConfig(
         family=family, hidden_size=32, layers=4, vision_hidden_size=32, vision_layers=1, intermediate_size=64
@@ -53,6 +57,7 @@ def test_groups_of_two_among_four_ranks_are_one_process(recorded, model_dir, tmp
     assert_same_training(*found, 1, model_dir)
 
 
+@pytest.mark.slow
 def test_a_step_that_would_not_fit_is_cut_by_both_ranks_alike(recorded, model_dir, tmp_path):
     """What a slice takes is known: not all rows fit at once, and each of them does."""
     settings = PLAIN | {"micro_batch_tokens": 2048, "max_steps": 1}
@@ -64,6 +69,7 @@ def test_a_step_that_would_not_fit_is_cut_by_both_ranks_alike(recorded, model_di
     assert row["memory_retries"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_numbers_of_ranks_to_a_row(recorded, model_dir, tmp_path):
     """A state does not know how rows were shared."""
     found = []

@@ -11,7 +11,9 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
 
-@pytest.mark.parametrize(("family", "experts"), [("qwen3_vl_moe", 3), ("qwen3_5_moe", 1)])
+@pytest.mark.parametrize(
+    ("family", "experts"), [("qwen3_vl_moe", 3), pytest.param("qwen3_5_moe", 1, marks=pytest.mark.slow)]
+)
 def test_two_ranks_with_parts_of_a_mixture_are_one_process(family, experts, recorded, tmp_path):
     """Of three experts one rank holds two; a single one leaves the other rank without any."""
     shape = TinyModelConfig(

@@ -20,6 +20,7 @@ from training_lives import as_left, assert_same_training, copy_run, live
 from dart_gym.utils.processes import free_port
 from dart_train.core.metrics_log import read_metrics
 from dart_train.trainer.memory.remembered_limits import FILE
+from tests.helpers.parameters import slow_but
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
@@ -35,8 +36,8 @@ CASES: dict[str, dict[str, object]] = {
     ("case", "meeting"),
     [
         ("everything", "micro_batch"),
-        ("everything", "step"),
-        ("more parts than micro-batches", "step"),
+        pytest.param("everything", "step", marks=pytest.mark.slow),
+        pytest.param("more parts than micro-batches", "step", marks=pytest.mark.slow),
         ("adapter", "auto"),
         pytest.param("frozen tower", "auto", marks=pytest.mark.slow),
     ],
@@ -62,7 +63,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, m
     assert_poison_is_skipped_on_all(recorded, model_dir, tmp_path, fsdp=True)
 
 
-@pytest.mark.parametrize("poisoned", [0, 1])
+@pytest.mark.parametrize("poisoned", slow_but([1], [0, 1]))
 def test_ranks_train_on_after_a_step_without_a_gradient(poisoned, recorded, model_dir, tmp_path):
     """transformers looks at the first step's gradients for how to clip all later ones, and stacks norms of none."""
     root = copy_run(recorded, tmp_path / "run")
@@ -75,7 +76,11 @@ def test_ranks_train_on_after_a_step_without_a_gradient(poisoned, recorded, mode
 
 @pytest.mark.parametrize(
     ("before", "after", "shared"),
-    [(2, 3, {"fsdp": True}), pytest.param(3, 2, {"fsdp": True}, marks=pytest.mark.slow), (2, 1, {})],
+    [
+        pytest.param(2, 3, {"fsdp": True}, marks=pytest.mark.slow),
+        pytest.param(3, 2, {"fsdp": True}, marks=pytest.mark.slow),
+        (2, 1, {}),
+    ],
 )
 def test_a_run_goes_on_with_another_number_of_gpus(before, after, shared, recorded, model_dir, tmp_path):
     """A state is one for all ranks, however many wrote it and however many read it."""
