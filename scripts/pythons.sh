@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Unit tests at both ends of what the packages promise: on the oldest Python with the oldest packages that pyproject.toml
-# allows, and on the newest Python with the locked ones. Those of dart_gym and dart_agent need no torch, which has no wheel
-# for every Python everywhere.
+# allows, and on the newest Python with the locked ones. Packages have no part in formats, which are text alone: those are
+# tested on the newest Python only, and tests of dart_train are not, since torch has no wheel for every Python everywhere.
+# The laboratory and the repository's own rules are for one Python.
 #   pythons.sh MARKERS     the marker expression of the unit tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,5 +31,5 @@ run() {  # run PYTHON LOCK TESTS... : in an environment of its own
 }
 
 MARKERS=$1
-run 3.11 floors tests
+run 3.11 floors tests/dart_gym tests/dart_agent tests/dart_train --ignore tests/dart_agent/formats
 run 3.13 test tests/dart_gym tests/dart_agent
