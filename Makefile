@@ -141,7 +141,7 @@ test-pythons: setup-test  ## unit tests on Python 3.11 with the oldest packages 
 	@scripts/pythons.sh "$(UNIT)"
 
 test-scale: setup-test  ## ranks that share a model, and benchmarks whose aims tests hold: memory, parity, a step beside TRL's
-	@REPORTS=build/scale $(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
+	@REPORTS=build/scale $(BIN)/python scripts/run_tests.py -n 2 --dist loadfile -m "scale and not slow"
 
 test-ray: setup-test  ## a Ray cluster of nodes without a common directory, killed and joined (root)
 	@REPORTS=build/ray $(BIN)/python scripts/run_tests.py -s -m "ray and not slow"

@@ -145,6 +145,7 @@ def test_wrong_attention_is_found(monkeypatch):
 
 @pytest.mark.scale
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_the_whole_command_on_the_cpu(tmp_path):
     path = tmp_path / "check.json"
     done = CliRunner().invoke(app, ["check-gpu", "--device", "cpu", "--json", str(path)])

@@ -41,6 +41,7 @@ from dart_train.trainer.memory.saved_tensors import edge_bytes, layer_bytes, pat
 from dart_train.trainer.policy_logprobs import Policy, response_logprobs
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 from dart_train.trainer.weights.model_loading import load_model
+from tests.helpers.parameters import slow_but
 
 pytestmark = [pytest.mark.scale, pytest.mark.train]
 
@@ -59,7 +60,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] if "moe" in name else []) for name in sorted(FAMILIES)],
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if "moe" in name or name == "qwen2_vl" else [])
+        for name in sorted(FAMILIES)
+    ],
 )
 def model_dir(request, tmp_path_factory) -> Path:
     """A model of each family whose layers keep more than its weights take."""
@@ -227,7 +231,7 @@ def _taken_by_a_rank(rank: int, port: int, model_dir: Path, out: Path) -> None:
 
 @pytest.mark.parametrize(
     "model_dir",
-    [name if name == "qwen3_5" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(FAMILIES)],
+    slow_but(["qwen3_5"], sorted(FAMILIES)),
     indirect=True,
 )
 def test_what_is_planned_of_ranks_that_share_a_row_is_what_they_take(model_dir, tmp_path):

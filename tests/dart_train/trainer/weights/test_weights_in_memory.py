@@ -33,6 +33,7 @@ from dart_train.trainer.weights.model_loading import load_model
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.snapshot import snapshot
 from dart_train.trainer.weights.weight_server import GivenUpError, VersionInMemory, WeightServer
+from tests.helpers.parameters import slow_but
 
 pytestmark = [pytest.mark.train]
 
@@ -398,7 +399,7 @@ def test_two_ranks_send_their_parts_as_one_version(model_dir, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.scale
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("end", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGSTOP]))
 def test_a_rank_that_dies_or_hangs_amid_the_gathering_leaves_no_version(end, model_dir, tmp_path):
     with two_ranks(model_dir, tmp_path, end=end) as (processes, pipes):
         assert pipes[0].recv().startswith("rank 1 ended, or did not answer in time, while weights were gathered")
