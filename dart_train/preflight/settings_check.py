@@ -152,10 +152,11 @@ def _sections(config: RunConfig) -> Iterator[str]:
             "warmup.pool_sources, or warmup.max_steps to 0"
         )
     ranks = (config.resources.trainer_ranks or 1) // config.resources.trainer_nodes
-    if warmup.limited and own and trainer.fsdp and warmup.batch_size < ranks:
+    if warmup.limited and own and trainer.fsdp and warmup.batch_size < (shares := ranks // trainer.context_parallel):
+        each = "ranks" if trainer.context_parallel == 1 else f"groups of {trainer.context_parallel} ranks"
         yield (
-            f"warmup.batch_size {warmup.batch_size} leaves some of the {ranks} ranks that warm up together without a "
-            "sample: raise it to the number of ranks or more"
+            f"warmup.batch_size {warmup.batch_size} leaves some of the {shares} {each} that warm up together without "
+            f"a sample: raise it to {shares} or more"
         )
     if config.controls.supervised and not warmup.limited:
         yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"

@@ -68,15 +68,17 @@ def trained_as(config: RunConfig) -> TrainedAs:
     if trainer.kind != "dart_grpo":
         return TrainedAs()
     arguments: dict[str, Any] = {name: True for name in ("bf16", "fp16") if getattr(trainer, name)}
+    sharing = 1
     if trainer.gradient_checkpointing:
         arguments["gradient_checkpointing"] = True
     if trainer.fsdp and rank_count() > 1:
         arguments |= {"fsdp": trainer.fsdp, "fsdp_config": trainer.fsdp_config}
+        sharing = trainer.context_parallel
     lora = None
     if trainer.use_peft:
         targets = trainer.lora_target_modules
         lora = LoraSettings(trainer.lora_r, trainer.lora_alpha, targets, config.warmup.seed)
-    return TrainedAs(arguments, trainer.freeze_vision, lora, trainer.frozen_dtype)
+    return TrainedAs(arguments, trainer.freeze_vision, lora, trainer.frozen_dtype, sharing)
 
 
 def _training_seconds(context: ProcessContext) -> float:

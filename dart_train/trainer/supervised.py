@@ -5,8 +5,8 @@ tokenises conversations itself, so it cannot carry steps by the very ids that a 
 reinforced ones; its loss is the same. The control ("the same time, supervised") is the same function with the warm
 model as its start and a time as its limit.
 
-Ranks that hold parts of the model (`fsdp`) each train on a share of every batch; the batch, its loss and the learning
-rate equal those of one process.
+Ranks that hold parts of the model (`fsdp`) each train on a share of every batch, or on slices of the same share where
+they share rows (`context_parallel`); the batch, its loss and the learning rate equal those of one process.
 
 The result is written as a plain Hugging Face directory when training has ended, never in part.
 """
@@ -35,6 +35,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.attention.context_group import ContextGroup
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.settings.supervised_config import SupervisedConfig
@@ -65,12 +66,14 @@ class TrainedAs:
             need several ranks.
         lora: the adapter that is trained and merged when it is written; None trains the weights.
         frozen_dtype: number type of the weights under an adapter.
+        context_parallel: number of ranks that run slices of the same rows; it divides the ranks.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     freeze_vision: bool = False
     lora: LoraSettings | None = None
     frozen_dtype: str = "float32"
+    context_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +124,19 @@ def train_supervised(
     disable_progress_bar()
     arguments = _arguments(config, trained_as, Path(output_dir).parent)
     arguments.device  # noqa: B018  # joins the ranks
-    ranks = Ranks.current()
-    if config.batch_size < ranks.count:
+    sharing = _Sharing.of(Ranks.current(), trained_as.context_parallel)
+    ranks, shares = sharing.all, sharing.shares
+    if config.batch_size < shares.count:
         raise TrainingError(
-            f"batch_size {config.batch_size} leaves some of {ranks.count} ranks without a sample: raise it, or take "
+            f"batch_size {config.batch_size} leaves some of {shares.count} ranks without a sample: raise it, or take "
             "fewer ranks"
         )
     model = _load(model_dir, arguments, trained_as, ranks)
     tokens = ModelTokens.load(model_dir)
-    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image))
+    slices = sharing.of_row.rank, sharing.of_row.count
+    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image), context=slices)
     clock = _Clock(config, on_progress, metrics, ranks, until_loss)
-    trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, ranks)
+    trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, sharing)
     trainer.train()
     taken = snapshot(model, model_dir, ranks)
     if ranks.is_main:
@@ -171,6 +176,26 @@ def _load(model_dir: str | Path, arguments: TrainingArguments, trained_as: Train
     return prepare(load_model(model_dir, dtype=dtype))
 
 
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """The ranks that train: `all`, those `of_row` that run slices of the same rows, and this one among `shares`."""
+
+    all: Ranks
+    of_row: Ranks
+    shares: Ranks
+
+    @classmethod
+    def of(cls, ranks: Ranks, context_parallel: int) -> _Sharing:
+        """Cut the ranks into those that share rows. Called by all."""
+        return cls(ranks, *ranks.in_groups(context_parallel))
+
+    @property
+    def context(self) -> ContextGroup | None:
+        """The ranks that this one exchanges attention with; None where rows are whole."""
+        own = self.of_row
+        return None if own.group is None else ContextGroup(own.rank, own.count, own.group)
+
+
 class _SupervisedTrainer(ShardedTrainer):
     """Cross-entropy on responses."""
 
@@ -183,14 +208,14 @@ class _SupervisedTrainer(ShardedTrainer):
         config: SupervisedConfig,
         clock: _Clock,
         arguments: TrainingArguments,
-        ranks: Ranks,
+        sharing: _Sharing,
     ) -> None:
         self._samples = samples
         self._collator = collator
         self._suppressed = suppressed_ids
         self._config = config
         self._clock = clock
-        self._ranks = ranks
+        self._ranks, self._sharing, self._context = sharing.all, sharing, sharing.context
         super().__init__(model=model, args=arguments, callbacks=[clock])
         self.remove_callback(PrinterCallback)
 
@@ -206,8 +231,9 @@ class _SupervisedTrainer(ShardedTrainer):
         )
 
     def _collate(self, samples: list[Sample]) -> dict[str, Any]:
-        """Return this rank's share of a batch, and the number of response tokens in the whole batch."""
-        own = samples[self._ranks.rank :: self._ranks.count]
+        """Return this rank's share of a batch, or its slice of one, and the response tokens of the whole batch."""
+        shares = self._sharing.shares
+        own = samples[shares.rank :: shares.count]
         return {"micro_batch": self._collator(own), "of_tokens": sum(len(sample.response_ids) for sample in samples)}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -224,9 +250,12 @@ class _SupervisedTrainer(ShardedTrainer):
         """Mean cross-entropy per response token, in nats."""
         batch = inputs["micro_batch"].to(self.args.device)
         with self.accelerator.autocast():
-            logprobs, _ = through(model, lambda: response_logprobs(model, batch, self._suppressed))
-        loss = -logprobs.sum() / inputs["of_tokens"] * self._ranks.count  # ranks' gradients are averaged
-        self._clock.saw(self._ranks.mean(loss.detach()))
+            logprobs, _ = through(
+                model, lambda: response_logprobs(model, batch, self._suppressed, context=self._context)
+            )
+        # Gradients are averaged over all ranks, and those of ranks that share rows are parts of one.
+        loss = -logprobs.sum() / inputs["of_tokens"] * self._ranks.count
+        self._clock.saw(self._ranks.mean(loss.detach()) / self._sharing.of_row.count)  # each of them has the whole loss
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

@@ -126,6 +126,10 @@ def test_group_sizes_against_each_other(model, machine):  # with torch whole bef
     said = problems(QUICK, *curation, *warmup)
     assert any("min_rollouts 9" in problem for problem in said)
     assert any(problem.startswith("warmup.batch_size 3 leaves some of the 4 ranks") for problem in said)
+    said = problems(QUICK, *warmup, "trainer.context_parallel=2", "warmup.batch_size=1")
+    assert any(problem.startswith("warmup.batch_size 1 leaves some of the 2 groups of 2 ranks") for problem in said)
+    said = problems(QUICK, *warmup, "trainer.context_parallel=2")
+    assert not any(problem.startswith("warmup.batch_size") for problem in said)
 
 
 def test_rows_that_cannot_be_divided_are_said_before_the_start(model, machine):

@@ -58,14 +58,20 @@ def warm_up(recorded, model_dir, where, ranks, **trainer):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, pytest.param({"use_peft": True, "lora_r": 4}, marks=pytest.mark.slow)],
-    ids=["all weights, checkpointing", "adapter, checkpointing"],
+    ("options", "sharing"),
+    [
+        pytest.param({}, {}, id="all weights, checkpointing"),
+        pytest.param({"use_peft": True, "lora_r": 4}, {}, id="adapter, checkpointing", marks=pytest.mark.slow),
+        pytest.param({}, {"context_parallel": 2}, id="half of each row"),
+    ],
 )
-def test_ranks_with_half_a_model_each_warm_up_as_one_process(options, recorded, model_dir, tmp_path):
-    """Five samples are three of one rank and two of the other; Adam takes rounding of almost 0 for a direction."""
+def test_ranks_with_half_a_model_each_warm_up_as_one_process(options, sharing, recorded, model_dir, tmp_path):
+    """Five samples are three of one rank and two of the other, or both have slices of all five.
+
+    Adam takes rounding of almost 0 for a direction.
+    """
     (alone, one) = warm_up(recorded, model_dir, tmp_path / "1", 1, **options)
-    (together, two) = warm_up(recorded, model_dir, tmp_path / "2", 2, fsdp=True, **options)
+    (together, two) = warm_up(recorded, model_dir, tmp_path / "2", 2, fsdp=True, **sharing, **options)
     assert alone == together
     before = load_model(model_dir).state_dict()
     assert one.keys() == two.keys() == before.keys()
