@@ -20,6 +20,7 @@ import dart_train.commands.train_cli
 from dart_gym.sessions.session import Session
 from dart_train.config.run_config import RunConfig
 from scripts import draw_concepts, notebooks
+from tests.helpers.parameters import slow_but
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -183,7 +184,8 @@ def test_every_example_is_documented_and_short():
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize("task", ["fake/two-steps", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+@pytest.mark.desktop
+@pytest.mark.parametrize("task", slow_but(["miniwob/click-test"], ["fake/two-steps", "miniwob/click-test"]))
 def test_random_agent(task):
     printed = _run_example("random_agent.py", task, "--episodes", "2")
     assert "seed 0: Click" in printed
@@ -192,7 +194,8 @@ def test_random_agent(task):
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+@pytest.mark.desktop
+@pytest.mark.parametrize("task", slow_but(["miniwob/click-test"], ["fake/click-button", "miniwob/click-test"]))
 def test_vector_send_recv(task):
     printed = _run_example("vector_send_recv.py", task, "--envs", "2", "--episodes", "6")
     assert re.match(r"[67] episodes in ", printed)  # both desktops may end the last one
@@ -200,7 +203,8 @@ def test_vector_send_recv(task):
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+@pytest.mark.desktop
+@pytest.mark.parametrize("task", slow_but(["miniwob/click-test"], ["fake/click-button", "miniwob/click-test"]))
 def test_own_policy(task):
     printed = _run_example("own_policy.py", task, "--episodes", "4")
     assert re.match(rf"{task}: [1-4] of 4 episodes", printed)

@@ -44,7 +44,7 @@ def test_what_passes_alone_is_named_and_counted_and_no_failure(tmp_path):
     assert (tmp_path / "build" / "flaky.txt").read_text() == "test_it.py::test_flaky\n"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_fails_twice_fails(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 1

@@ -17,6 +17,7 @@ from dart_gym.core.errors import ConfigurationError
 from tests.dart_agent.formats.hostile_responses import HOSTILE, LIMIT_S, SIZE, timed, understood_or_said
 from tests.helpers.linear_time import BEFORE, UNITS, assert_linear
 from tests.helpers.packages import INTEGRATIONS, installed
+from tests.helpers.parameters import slow_but
 
 SCREEN = CoordinateSpace.for_image((1920, 1080))
 PARSERS = ("dart", "osworld-uitars15-v1")
@@ -279,7 +280,7 @@ def test_longest_response_is_read(parser):
     assert seconds < LIMIT_S
 
 
-@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("parser", slow_but(["dart"], PARSERS))
 def test_hostile_families_are_read_in_linear_time(parser):
     chosen = get_format(f"ui_tars_published:{parser}")
     for before in BEFORE:

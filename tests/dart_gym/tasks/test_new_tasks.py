@@ -185,7 +185,7 @@ async def test_an_episode_that_changed_nothing_makes_no_task(tmp_path):
         await from_episode(episode, "mine")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.desktop
 @pytest.mark.process
 @pytest.mark.timeout(600)

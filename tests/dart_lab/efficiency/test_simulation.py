@@ -68,6 +68,7 @@ def test_back_pressure_keeps_rollouts_from_expiring():
 
 
 @pytest.mark.parametrize("size", slow_but([2], [2, 4, 8]))
+@pytest.mark.slow
 def test_little_expires_whatever_the_size_of_groups(size):
     """180 desktops, a window of one version, a trainer that all wait for, and 40 % of groups with signal.
 

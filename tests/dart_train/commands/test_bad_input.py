@@ -65,8 +65,8 @@ pytestmark = pytest.mark.e2e  # real processes, several seconds each
     ("override", "words"),
     [
         ("rollout.workerz=3", ["rollout.workerz: unknown key; did you mean 'workers'?"]),
-        ("rollout.workers=many", ["rollout.workers", "integer", "'many'"]),
-        ("rollout.workers", ["not of the form key.subkey=value"]),
+        pytest.param("rollout.workers=many", ["rollout.workers", "integer", "'many'"], marks=pytest.mark.slow),
+        pytest.param("rollout.workers", ["not of the form key.subkey=value"], marks=pytest.mark.slow),
         ("rollout.tasks=[fake/click-buton]", ["did you mean 'fake/click-button'"]),
         ("agent.format=[ui]", ["agent.format"]),
     ],
@@ -142,7 +142,7 @@ def test_files_that_must_not_grow(config, runs):
     assert_said(result, "File too large", "ulimit -f")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_full_disk(config, runs):
     """64 KiB hold the run's directory, but neither its model nor its data base."""

@@ -98,7 +98,7 @@ async def test_sigterm_ends_it_in_order_and_sigkill_leaves_no_engine(run, cluste
         await until(lambda: dead(engines))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_a_second_sigterm_ends_it_at_once(run, cluster_url):
     with tempfile.TemporaryDirectory(prefix="dart-t-") as name:
         process = start(run, cluster_url, Path(name))

@@ -171,7 +171,7 @@ async def test_what_cannot_be_sent_leaves_the_server_alone(stub, engine, process
     await wrong.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_what_the_server_refuses_is_not_waited_for(stub, engine, tiny_dir):
     """Before any pause where it knows no weight transfer; amid the broadcast where it fails at the weights."""
     stub.failing = {"/init_weight_transfer_engine"}

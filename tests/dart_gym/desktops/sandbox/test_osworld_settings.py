@@ -268,7 +268,9 @@ OWN_PROFILE = '<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/
 @pytest.mark.thorough
 @pytest.mark.desktop
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("own_profile", [False, True], ids=["machine", "suite"])
+@pytest.mark.parametrize(
+    "own_profile", [pytest.param(False, id="machine"), pytest.param(True, id="suite", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("formats", [pytest.param("quick"), pytest.param("others", marks=pytest.mark.slow)])
 async def test_ctrl_s_of_an_evaluation_saves_every_format_without_a_question(
     start_desktop, until, own_profile, formats

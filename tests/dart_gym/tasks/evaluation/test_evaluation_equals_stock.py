@@ -44,7 +44,7 @@ async def both(machine, raw: dict, terminal: TerminalState = TerminalState.DONE)
     return stock, ours.score
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_a_folder_is_renamed(machine):
     raw = task("e0df059f")
     await stock_score_on(machine, raw, None, set_up=True)

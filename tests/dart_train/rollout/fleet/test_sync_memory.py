@@ -115,7 +115,7 @@ async def test_versions_are_served_before_their_files_are_there(trainer, model_d
             assert sync.updates == 3, "its files are for those that start"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_engines_take_files_where_the_trainer_has_ended(trainer, model_dir, sockets, prompt, sampling, tmp_path):
     """A version that cannot be read from memory costs no replica its place."""
     async with model_pool(2, model_dir, sockets) as pool:

@@ -131,7 +131,7 @@ class Steps:
         return torch.cat([one[batch.mask] for one, batch in zip(found, self.micro, strict=True)]).detach()
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=slow_but(["qwen2_5_vl", "qwen3_5"], FAMILIES))
 def steps(request, tmp_path_factory) -> Steps:
     return Steps(request.param, tmp_path_factory.mktemp(request.param))
 

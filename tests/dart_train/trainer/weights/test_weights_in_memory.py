@@ -282,7 +282,7 @@ def read_in_process(address: str, pipe) -> None:
     staged_weights(f"{address}#7", lambda shapes: pipe.send("reading"))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 async def test_an_engine_that_is_killed_amid_a_transfer_costs_the_trainer_nothing(slow_trainer, model_dir, tokens):
     """Another engine reads the version whole, and answers differently from then on."""
