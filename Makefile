@@ -7,8 +7,7 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 # Tasks of configs/multiturn.yaml whose oracle looks at the state, which DAgger needs.
 LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
-VLLM ?= tests/dart_agent/test_own_model_vllm.py $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
-  tests/dart_train/rollout/fleet/test_fleet_adapters.py
+VLLM ?= $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py)
 # What `make test-all` runs after `make test`: parts that keep two cores busy or measure time, and parts that wait more
 # than they compute, of which two run at a time, the longest first. For another part add `test-NAME` below, and NAME here.
 PARTS := thorough security scale

@@ -2,7 +2,8 @@
 # Unit tests at both ends of what the packages promise: on the oldest Python with the oldest packages that pyproject.toml
 # allows, and on the newest Python with the locked ones. Packages have no part in formats, which are text alone: those are
 # tested on the newest Python only, and tests of dart_train are not, since torch has no wheel for every Python everywhere.
-# The laboratory and the repository's own rules are for one Python.
+# The laboratory and the repository's own rules are for one Python. Each test runs with the first of its parameters: what a
+# Python or a package changes, it changes for all of them.
 #   pythons.sh MARKERS     the marker expression of the unit tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ run() {  # run PYTHON LOCK TESTS... : in an environment of its own
   fi
   say "Python $version with requirements/$lock.txt"
   REPORTS="build/python$version" "$venv/bin/python" scripts/run_tests.py -n "$(nproc)" --dist worksteal \
-    --hypothesis-profile unit -m "$MARKERS" "$@"
+    --hypothesis-profile unit --one-parameter -m "$MARKERS" "$@"
 }
 
 MARKERS=$1

@@ -30,6 +30,15 @@ settings.load_profile("dart")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
+    parser.addoption("--one-parameter", action="store_true", help="each test with the first of its parameters alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--one-parameter"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        kept = [item for item in items if first[item.nodeid.partition("[")[0]] is item]
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

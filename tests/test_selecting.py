@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.selecting import ruled_out
 
+ROOT = Path(__file__).parents[1]
 UNIT = "not desktop and not train"
 
 
@@ -51,3 +56,15 @@ def test_a_file_that_never_names_the_mark_that_is_asked_for_is_ruled_out(source)
     assert not ruled_out(source, "train or ray") and not ruled_out(source, "(train)")
     assert ruled_out(source, "ray") and ruled_out(source, "not slow and ray") and ruled_out(source, "train and ray")
     assert ruled_out("def test_x(): ...\n", "train")
+
+
+@pytest.mark.process
+def test_one_parameter_of_each_test():
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--one-parameter", __file__],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert f"test_selecting.py: {len([name for name in globals() if name.startswith('test_')])}\n" in found.stdout

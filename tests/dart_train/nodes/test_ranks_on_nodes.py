@@ -10,7 +10,6 @@ import pytest
 
 from tests.dart_train.nodes.cluster_of_nodes import Cluster, killed
 from tests.dart_train.nodes.separate_nodes import HOME, ROOT
-from tests.helpers.parameters import slow_but
 from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -60,7 +59,8 @@ def test_ranks_on_two_nodes_train_one_model(cluster, launcher):
     assert sorted(ranks_on(cluster)) == sorted(node.address for node in cluster.network.nodes)
 
 
-@pytest.mark.parametrize("host", slow_but([2], [1, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [1, 2])
 def test_a_killed_rank_of_either_node_begins_again_from_the_state_of_both(cluster, launcher, host):
     log = cluster.root(NAME) / "logs" / "learn.log"
     before, said = version(cluster), len(log.read_text())
