@@ -12,7 +12,7 @@ from tests.dart_train.nodes.cluster_of_nodes import Cluster, killed
 from tests.dart_train.nodes.separate_nodes import HOME, ROOT
 from tests.helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 CONFIG = Path(__file__).with_name("ranks_run.yaml")
 NAME = "ranks"
 BEGIN_S = 600.0
@@ -59,7 +59,6 @@ def test_ranks_on_two_nodes_train_one_model(cluster, launcher):
     assert sorted(ranks_on(cluster)) == sorted(node.address for node in cluster.network.nodes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("host", [1, 2])
 def test_a_killed_rank_of_either_node_begins_again_from_the_state_of_both(cluster, launcher, host):
     log = cluster.root(NAME) / "logs" / "learn.log"
