@@ -215,7 +215,8 @@ class _SupervisedTrainer(ShardedTrainer):
         self._suppressed = suppressed_ids
         self._config = config
         self._clock = clock
-        self._ranks, self._sharing, self._context = sharing.all, sharing, sharing.context
+        self._ranks, self._sharing = sharing.all, sharing
+        self._context = sharing.context
         super().__init__(model=model, args=arguments, callbacks=[clock])
         self.remove_callback(PrinterCallback)
 
