@@ -117,8 +117,9 @@ test-thorough: setup-test  ## tests that take five seconds or more: whole runs, 
 test-docker: setup-test  ## build the image and play episodes in containers, with a Docker daemon of its own (root)
 	@tests/docker/run.sh
 
-test-images: setup-test  ## build the trainer's image for the CPU and try it, which takes ten minutes (root)
+test-images: setup-test  ## build the images of the trainer, for the CPU, and of OpenEnv's server, and try them: a quarter of an hour (root)
 	@IMAGES=train tests/docker/run.sh
+	@IMAGES=openenv tests/docker/run.sh
 
 test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its tests
 	@scripts/vllm.sh

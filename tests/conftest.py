@@ -23,7 +23,7 @@ from tests.selecting import ruled_out  # noqa: E402
 # Tested with all else.
 put_on_path("dataset_export", "grounding_data", "hosted_models", "more_formats", "task_generator", "task_sources")
 
-settings.register_profile("dart", deadline=None)  # a busy machine is no failure
+settings.register_profile("dart", deadline=None, max_examples=50)  # a busy machine is no failure
 settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)  # `make test-unit`
 settings.load_profile("dart")
 

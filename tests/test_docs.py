@@ -226,7 +226,7 @@ def _told(notebook: dict[str, Any]) -> list[list[str]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "path",  # training takes minutes, and runs with the other long trainings
-    [pytest.param(path, id=path.stem, marks=[pytest.mark.scale] * (path.stem == "training")) for path in NOTEBOOKS],
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem == "training")) for path in NOTEBOOKS],
 )
 def test_a_notebook_shows_what_its_cells_do(path: Path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")

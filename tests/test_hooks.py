@@ -55,7 +55,7 @@ def test_the_formatter_writes_the_file(checkout):
     assert 'x = {"a": 1}' in (checkout / "untidy.py").read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_generated_from_code_is_written_by_its_hook():
     """The files are up to date (other tests hold that), so that nothing changes here."""
     written = [

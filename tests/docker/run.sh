@@ -7,6 +7,7 @@
 # It needs root, Debian, and a kernel with overlayfs. Settings, all optional:
 #   IMAGES=train       build and try the trainer's image instead, which takes ten minutes; TORCH and TORCH_INDEX as
 #                      docker/train/Dockerfile has them
+#   IMAGES=openenv     build and try the image of OpenEnv's server, upon that of docker/osworld
 #   APPS=all           build the image with every application (the default, base, is some minutes and gigabytes smaller)
 #   DOCKER_TEST_DIR    where daemon, images and logs go (a new directory below /tmp); it is removed at the end, unless
 #                      KEEP=1, which makes the next run with the same directory a matter of seconds
@@ -116,16 +117,21 @@ start_daemon
 say "storage driver: $("$DOCKER" info -f '{{.Driver}}')"
 base_image
 secrets
-if [ "${IMAGES:-osworld}" = train ]; then
+TESTS=(-m "docker and slow")
+case ${IMAGES:-osworld} in
+train)
   # For the CPU: whatever torch pip gives for TORCH (or of TORCH_INDEX), on the same base.
   build dart-train:test docker/train/Dockerfile "TORCH=${TORCH:-torch==2.13.0}" "TORCH_INDEX=${TORCH_INDEX:-}"
-  TESTS="docker and slow"
-else
+  TESTS+=(tests/docker/test_train_image.py) ;;
+openenv)
   build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS"
   CONTEXT=integrations/openenv build dart-openenv:test integrations/openenv/server/Dockerfile "BASE_IMAGE=$IMAGE"
-  TESTS="docker and not slow"
-fi
+  TESTS+=(tests/docker/test_openenv_image.py) ;;
+*)
+  build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS"
+  TESTS=(-m "docker and not slow" tests/docker) ;;
+esac
 export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test DART_OPENENV_IMAGE=dart-openenv:test
 if [ $# -gt 0 ]; then "$@"; else
-  REPORTS=build/docker "${PYTHON:-$ROOT/.venv/bin/python}" scripts/run_tests.py -q -m "$TESTS" tests/docker
+  REPORTS=build/docker "${PYTHON:-$ROOT/.venv/bin/python}" scripts/run_tests.py -q "${TESTS[@]}"
 fi

@@ -9,7 +9,7 @@ import pytest
 from tests.docker.test_docker_desktop import docker
 from tests.helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 PLAY = """
 import re
 from dart_gym_openenv import DesktopAction, DesktopClient

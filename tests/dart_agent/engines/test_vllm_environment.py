@@ -55,7 +55,7 @@ def index(place, tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 def test_installing_makes_what_runs_and_the_doctor_find_it(place, index):
     index(f"{VERSION}+cu130")

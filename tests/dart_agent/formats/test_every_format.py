@@ -137,7 +137,7 @@ def missing(name: str) -> set[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES)
 def test_round_trip(name, case):
     screen, action = case

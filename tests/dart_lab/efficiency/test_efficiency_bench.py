@@ -22,7 +22,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_published_setting_meets_the_aims_and_the_coupled_loop_is_near_the_papers():
     with Runner(Length(hours=5.0, skip_hours=0.5, seeds=(0, 1))) as runner:

@@ -88,7 +88,12 @@ def test_a_package_that_takes_a_built_in_name_is_refused(tmp_path, monkeypatch, 
     ("command", "setting", "says"),
     [
         ("run", "trainer.kind=half", "the trainer 'half' of the package 'bad-package'"),
-        ("process learn", "trainer.loss_type=half", "the loss 'half' of the package 'bad-package'"),
+        pytest.param(
+            "process learn",
+            "trainer.loss_type=half",
+            "the loss 'half' of the package 'bad-package'",
+            marks=pytest.mark.slow,
+        ),
         ("process rollout", "rollout.engine.kind=half", "the engine 'half' of the package 'bad-package'"),
         ("process demonstrate", "data.curation.rules=[half]", "the curation rule 'half' of the package 'bad-package'"),
     ],

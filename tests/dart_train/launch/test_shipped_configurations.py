@@ -142,7 +142,7 @@ def test_the_settings_of_each_configuration_hold_for_its_ranks(name):
     library_check(config, ranks)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "gpus"),

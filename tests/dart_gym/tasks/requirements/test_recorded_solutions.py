@@ -121,7 +121,7 @@ def test_the_command_writes_its_table_between_two_marks(tmp_path):
     assert run("tasks", "check", folder, "--solved", "--pairs", "nosuch").exit_code
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.desktop
 def test_certify_plays_a_suite_of_ones_own_solved_and_unsolved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
