@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-parameter", action="store_true", help="each test with the first of its parameters alone")
 
 
+@pytest.hookimpl(trylast=True)  # of those that the markers leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--one-parameter"):
         first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}

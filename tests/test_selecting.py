@@ -60,11 +60,13 @@ def test_a_file_that_never_names_the_mark_that_is_asked_for_is_ruled_out(source)
 
 @pytest.mark.process
 def test_one_parameter_of_each_test():
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--one-parameter", __file__],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert f"test_selecting.py: {len([name for name in globals() if name.startswith('test_')])}\n" in found.stdout
+    def chosen(*options: str) -> list[str]:
+        """Ids of the tests of a file in which a test's first parameter is slow and the second is not."""
+        collect = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "-m", "not slow"]
+        file = "tests/dart_gym/cluster/test_process_faults.py"
+        done = subprocess.run([*collect, *options, file], capture_output=True, text=True, check=True, cwd=ROOT)
+        return [line for line in done.stdout.splitlines() if line.startswith(file)]
+
+    every, once = chosen(), chosen("--one-parameter")
+    names = [name.partition("[")[0] for name in once]
+    assert len(every) > len(once) == len(set(names)) and set(names) == {name.partition("[")[0] for name in every}

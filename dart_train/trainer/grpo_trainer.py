@@ -141,7 +141,7 @@ class DartGRPOTrainer(ShardedTrainer):
             raise ValueError(said)
         check_agreement(self.ranks, args.to_dict(), self.model_dir)
         own, self._shares = self.ranks.in_groups(args.context_parallel)
-        self._context = None if own.group is None else ContextGroup(own.rank, own.count, own.group)
+        self._context = ContextGroup.of(own.rank, own.count, own.group)
         self._lease: Lease | None = None
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []

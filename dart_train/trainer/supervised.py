@@ -124,8 +124,8 @@ def train_supervised(
     disable_progress_bar()
     arguments = _arguments(config, trained_as, Path(output_dir).parent)
     arguments.device  # noqa: B018  # joins the ranks
-    sharing = _Sharing.of(Ranks.current(), trained_as.context_parallel)
-    ranks, shares = sharing.all, sharing.shares
+    ranks = Ranks.current()
+    of_row, shares = ranks.in_groups(trained_as.context_parallel)
     if config.batch_size < shares.count:
         raise TrainingError(
             f"batch_size {config.batch_size} leaves some of {shares.count} ranks without a sample: raise it, or take "
@@ -133,10 +133,12 @@ def train_supervised(
         )
     model = _load(model_dir, arguments, trained_as, ranks)
     tokens = ModelTokens.load(model_dir)
-    slices = sharing.of_row.rank, sharing.of_row.count
+    slices = of_row.rank, of_row.count
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image), context=slices)
     clock = _Clock(config, on_progress, metrics, ranks, until_loss)
-    trainer = _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, arguments, sharing)
+    trainer = _SupervisedTrainer(
+        model, samples, collator, tokens.suppressed_ids, config, clock, arguments, _Sharing(ranks, of_row, shares)
+    )
     trainer.train()
     taken = snapshot(model, model_dir, ranks)
     if ranks.is_main:
@@ -184,17 +186,6 @@ class _Sharing:
     of_row: Ranks
     shares: Ranks
 
-    @classmethod
-    def of(cls, ranks: Ranks, context_parallel: int) -> _Sharing:
-        """Cut the ranks into those that share rows. Called by all."""
-        return cls(ranks, *ranks.in_groups(context_parallel))
-
-    @property
-    def context(self) -> ContextGroup | None:
-        """The ranks that this one exchanges attention with; None where rows are whole."""
-        own = self.of_row
-        return None if own.group is None else ContextGroup(own.rank, own.count, own.group)
-
 
 class _SupervisedTrainer(ShardedTrainer):
     """Cross-entropy on responses."""
@@ -216,7 +207,8 @@ class _SupervisedTrainer(ShardedTrainer):
         self._config = config
         self._clock = clock
         self._ranks, self._sharing = sharing.all, sharing
-        self._context = sharing.context
+        own = sharing.of_row
+        self._context = ContextGroup.of(own.rank, own.count, own.group)
         super().__init__(model=model, args=arguments, callbacks=[clock])
         self.remove_callback(PrinterCallback)
 

@@ -77,7 +77,9 @@ def words(text: str) -> str:
 @pytest.mark.parametrize(
     "section",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+        pytest.param(
+            name, marks=[pytest.mark.slow] * (name not in QUICK) + [pytest.mark.train] * ("this process" in name)
+        )
         for name, text in SECTIONS.items()
         if "```bash" in text
     ],

@@ -30,6 +30,11 @@ class ContextGroup:
     count: int
     group: dist.ProcessGroup
 
+    @classmethod
+    def of(cls, place: int, count: int, group: dist.ProcessGroup | None) -> ContextGroup | None:
+        """Return the ranks that share rows; None where there is no group of them, and rows are whole."""
+        return None if group is None else cls(place, count, group)
+
     def whole_rows(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Turn slices of tokens with all heads into all tokens with this rank's heads, in one exchange.
 
