@@ -9,6 +9,7 @@ reference, the engines' weights), whatever is assumed; what depends on assumptio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dart_agent.engines.vllm.adapter_names import KEPT_ADAPTERS
 from dart_train.config.run_config import RunConfig
 from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.placement.placement import OUR_TRAINER, Demand, demand, too_few
@@ -247,6 +248,8 @@ def _engine(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assum
             number * size.total, None, number * token_numbers, 4 * size.memory, request, 0, wanted.replicas
         )
     weights, taken = 2 * size.total, int(wanted.engine_memory * wanted.engine_gpus * machine.gpu_bytes)
+    if config.rollout.sync.transfer == "adapter":  # vLLM's places for them, filled or not
+        weights += KEPT_ADAPTERS * 2 * size.adapter(config.trainer.lora_r)
     return EnginePlan(
         weights, taken - weights, 2 * token_numbers, 4 * size.memory, request, wanted.engine_gpus, wanted.replicas
     )
