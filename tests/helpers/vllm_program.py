@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started without our paths, as vLLM is
 
 from aiohttp import web
+from peft import PeftModel
+from transformers import AutoModelForImageTextToText
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
@@ -37,7 +41,10 @@ class ServedModel(VLLMStub):
         self.models, self.scale_out = options.served_model_name, bool(options.enable_scale_out)
         self._most_tokens, self._updates = int(options.max_model_len), 0
         self._most_images = json.loads(options.limit_mm_per_prompt)["image"]
-        self.engine = TransformersEngine(options.model, threads=1, max_batch=int(options.max_num_seqs or 16))
+        self._options, self.lora = options, bool(options.enable_lora)
+        self.engine = self._serve(options.model)
+        self._adapted: dict[str, TransformersEngine] = {}
+        self._merging, self._scratch = asyncio.Lock(), tempfile.TemporaryDirectory(prefix="merged-")
 
     async def reply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Sample with the model."""
@@ -55,7 +62,8 @@ class ServedModel(VLLMStub):
             stop_ids=tuple(params["stop_token_ids"]),
             suppressed_ids=tuple(int(token) for token, bias in params["logit_bias"].items() if bias <= -100),
         )
-        version, sampled = self.label, await self.engine.generate(Prompt(tuple(prompt), images), sampling)
+        engine = await self._engine_of(body["model"])
+        version, sampled = self.label, await engine.generate(Prompt(tuple(prompt), images), sampling)
         content = [
             {"token_id": token, "logprob": logprob}
             for token, logprob in zip(sampled.response_ids, sampled.logprobs, strict=True)
@@ -70,6 +78,33 @@ class ServedModel(VLLMStub):
         self._updates += 1
         await self.engine.update_weights(path, self._updates)
 
+    async def close(self) -> None:
+        """End all engines."""
+        for engine in (self.engine, *self._adapted.values()):
+            await engine.close()
+        self._scratch.cleanup()
+
+    def _serve(self, model: str | Path) -> TransformersEngine:
+        return TransformersEngine(model, threads=1, max_batch=int(self._options.max_num_seqs or 16))
+
+    async def _engine_of(self, name: str) -> TransformersEngine:
+        """The engine of an adapter, merged into the weights when it is first asked; else that of the weights."""
+        if name not in self.adapters:
+            return self.engine
+        async with self._merging:
+            for gone in self._adapted.keys() - self.adapters.keys():
+                await self._adapted.pop(gone).close()
+            if name not in self._adapted:
+                self._adapted[name] = self._serve(await asyncio.to_thread(self._merged, self.adapters[name]))
+        return self._adapted[name]
+
+    def _merged(self, adapter: str) -> Path:
+        target = Path(tempfile.mkdtemp(dir=self._scratch.name))
+        shutil.copytree(self._options.model, target, dirs_exist_ok=True)
+        whole = AutoModelForImageTextToText.from_pretrained(self._options.model)
+        PeftModel.from_pretrained(whole, adapter).merge_and_unload().save_pretrained(target)
+        return target
+
 
 async def serve(options: Namespace) -> None:
     """Serve until told to end."""
@@ -79,7 +114,7 @@ async def serve(options: Namespace) -> None:
     server = ServedModel(options)
     async with server.serving(int(options.port)):
         await ended.wait()
-    await server.engine.close()
+    await server.close()
 
 
 def main() -> None:

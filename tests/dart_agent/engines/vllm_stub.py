@@ -61,6 +61,7 @@ class VLLMStub:
         refusal: what it says of one that it does not have; "" for vLLM's words.
         load_told: what its metrics say of waiting requests; "" for no metrics.
         lora: whether adapters can be loaded; their names are among `models`.
+        adapters: directories of the loaded ones, by name.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -73,6 +74,7 @@ class VLLMStub:
         self.hold: asyncio.Event | None = None
         self.models = ["policy"]
         self.lora = False
+        self.adapters: dict[str, str] = {}
         self.label = "default"
         self.loads: set[str] | None = None
         self.key = ""
@@ -134,6 +136,7 @@ class VLLMStub:
                     {"error": {"message": f"The lora adapter '{name}' cannot be found."}}, status=404
                 )
             self.models.remove(name)
+            del self.adapters[name]
             return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
         if known:
             message = f"The lora adapter '{name}' has already been loaded."
@@ -142,6 +145,7 @@ class VLLMStub:
             message = f"Loading lora {name} failed: No adapter found for {body['lora_path']}"
             return web.json_response({"error": {"message": message}}, status=404)
         self.models.append(name)
+        self.adapters[name] = body["lora_path"]
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def _stream(self, path: str, body: dict[str, Any]) -> web.Response:
