@@ -9,7 +9,10 @@ from dart_lab.ablations.ablation import BASE
 from dart_lab.ablations.ablation_table import Outcome, markdown, summary
 
 DOCS = Path(__file__).parents[3] / "docs"
-MEASURED = ("ablations", "ablations_more", "ablations_pool", "ablations_tis", "coupled", "coupled_paced")
+MEASURED = ("ablations", "ablations_more", "ablations_pool", "ablations_tis", "coupled", "coupled_paced", "forks_and_teacher")
+
+BUDGETS = {"coupled": "minutes", "coupled_paced": "minutes", "forks_and_teacher": "actions"}
+"""What the runs' budgets count; rollouts for the others."""
 
 
 def test_every_kept_file_is_known():
@@ -18,7 +21,7 @@ def test_every_kept_file_is_known():
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_page_shows_what_was_measured(name):
-    by = "minutes" if name.startswith("coupled") else "rollouts"  # their budgets
+    by = BUDGETS.get(name, "rollouts")
     runs = json.loads((DOCS / "measured" / f"{name}.json").read_text())["runs"]
     outcomes = [Outcome(**{**run, "curve": tuple(tuple(point) for point in run["curve"])}) for run in runs]
     table = markdown(summary(outcomes, base=BASE, by=by), by=by)
