@@ -9,7 +9,15 @@ from dart_lab.ablations.ablation import BASE
 from dart_lab.ablations.ablation_table import Outcome, markdown, summary
 
 DOCS = Path(__file__).parents[3] / "docs"
-MEASURED = ("ablations", "ablations_more", "ablations_pool", "ablations_tis", "coupled", "coupled_paced", "forks_and_teacher")
+MEASURED = (
+    "ablations",
+    "ablations_more",
+    "ablations_pool",
+    "ablations_tis",
+    "coupled",
+    "coupled_paced",
+    "forks_and_teacher",
+)
 
 BUDGETS = {"coupled": "minutes", "coupled_paced": "minutes", "forks_and_teacher": "actions"}
 """What the runs' budgets count; rollouts for the others."""
