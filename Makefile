@@ -70,7 +70,7 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=40 --set rollout.groups_at_once=1 \
 	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
 
-forks-and-teachers: setup  ## flat groups, forks, teachers at equal numbers of actions, SEEDS=5 each: drawn tasks in an hour, others in days
+forks-and-teachers: setup  ## flat groups, forks, teachers at equal numbers of actions, SEEDS=5 each: drawn tasks in 80 minutes, others in days
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers --grid \
 	  --switch forks=off,on --switch teacher=none,dagger
 	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-teachers --grid \

@@ -21,8 +21,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started without our paths, as vLLM is
 
 from aiohttp import web
-from peft import PeftModel
-from transformers import AutoModelForImageTextToText
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
@@ -99,6 +97,9 @@ class ServedModel(VLLMStub):
         return self._adapted[name]
 
     def _merged(self, adapter: str) -> Path:
+        from peft import PeftModel  # takes seconds, which a server without adapters need not wait
+        from transformers import AutoModelForImageTextToText
+
         target = Path(tempfile.mkdtemp(dir=self._scratch.name))
         shutil.copytree(self._options.model, target, dirs_exist_ok=True)
         whole = AutoModelForImageTextToText.from_pretrained(self._options.model)
