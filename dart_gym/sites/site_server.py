@@ -62,8 +62,9 @@ class SiteServer:
         self._stack.push_async_callback(runner.cleanup)
         server, timeout = runner.server, aiohttp.ClientTimeout(_PROGRAM_S)
         assert server is not None  # it is set up
+        connector = aiohttp.TCPConnector(force_close=True)  # a program may close an idle connection at any moment
         self._programs = await self._stack.enter_async_context(
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout)
+            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout)
         )
 
         def protocol() -> asyncio.BaseProtocol:
