@@ -228,6 +228,10 @@ def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
     half = config.hidden_size // config.heads // 2
     temporal, height = half // 4, (half - half // 4) // 2
     sections = [temporal, height, half - temporal - height]
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta, "mrope_section": sections}
+    family = FAMILIES[config.family]
+    if family.interleaved:
+        rope["mrope_interleaved"] = True
     token: Callable[[str], Any] = tokenizer.token_to_id  # never None: the tokens were added above
     text = {
         "vocab_size": tokenizer.get_vocab_size(),
@@ -237,13 +241,12 @@ def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
         "num_key_value_heads": config.heads,
         "intermediate_size": config.intermediate_size,
         "max_position_embeddings": config.max_length,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, "mrope_section": sections},
+        "rope_parameters": rope,
         "tie_word_embeddings": config.tied,
         "bos_token_id": None,
         "eos_token_id": token("<|im_end|>"),
         "pad_token_id": token("<|endoftext|>"),
     }
-    family = FAMILIES[config.family]
     return getattr(transformers, f"{family.classes}Config")(
         text_config=text | family.tiny_text(config.shape),
         vision_config=_vision_config(config) | family.tiny_vision(config.shape),

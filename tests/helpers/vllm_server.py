@@ -43,6 +43,28 @@ def program() -> Path:
     return PROGRAM
 
 
+def experts_on_cpu(folder: Path) -> dict[str, str]:
+    """Environment in which vLLM serves adapters of a mixture of experts on a CPU; a plug-in is written to `folder`.
+
+    Where adapters are served, vLLM 0.32 computes the experts by kernels for GPUs, even if they get no adapter. The
+    plug-in has it choose those for the CPU then; all else is as it is.
+    """
+    about = folder / "experts_on_cpu-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: experts-on-cpu\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nexperts = experts_on_cpu:load\n")
+    (folder / "experts_on_cpu.py").write_text(
+        "def load():\n"
+        "    from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as experts\n"
+        "    choose = experts.select_unquantized_moe_backend\n"
+        "    def on_cpu(moe_config):\n"
+        "        moe_config.is_lora_enabled = False\n"
+        "        return choose(moe_config)\n"
+        "    experts.select_unquantized_moe_backend = on_cpu\n"
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
 @contextlib.contextmanager
 def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev: bool = True) -> Iterator[str]:
     """Serve a model directory as "policy" while the context is open; yields the URL.

@@ -17,6 +17,7 @@ from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind,
 from dart_agent.engines.vllm.adapter_names import KEPT_ADAPTERS, rank_limit
 from dart_agent.engines.vllm.vllm_environment import program
 from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
+from dart_agent.models.families.family_table import family_in
 from dart_gym.utils.processes import free_port
 
 REPORT_ROUTING = "--enable-return-routed-experts"
@@ -95,6 +96,8 @@ class VLLMServer(EngineKind):
             case "adapter":
                 argv += ["--enable-lora", "--max-lora-rank", str(rank_limit(launch.lora_rank))]
                 argv += ["--max-loras", str(KEPT_ADAPTERS), "--max-cpu-loras", str(2 * KEPT_ADAPTERS)]
+                if (family := family_in(launch.path)).mixture:  # else each expert gets places, which nothing ever fills
+                    argv += ["--lora-target-modules", *family.adapted]
                 environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
         url = f"{'http' if public is None else 'https'}://{host}:{port}"
         return Command((*argv, *self.options), url, {**environment, **self.environment}, has_workers=True)

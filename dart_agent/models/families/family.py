@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-LANGUAGE_LAYERS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-"""Linear layers of a language model with attention in every layer, by their names in the model."""
+LANGUAGE_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers of a language model with attention in every layer, by the last part of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ def tiny_experts(shape: TinyShape) -> dict[str, Any]:
         "num_experts": shape.experts,
         "num_experts_per_tok": min(2, shape.experts),
         "moe_intermediate_size": shape.hidden_size * 3 // 4,
+        "norm_topk_prob": True,  # published files say it, transformers always does it, and vLLM asks for it
     }
 
 
@@ -61,10 +62,12 @@ class Family:
         own_tokenizer: whether transformers reads the tokenizers of all its models by a class of its own.
         deepstack: whether features of deeper blocks of the tower are added to the images' places after the first text
             layers: engine and trainer carry as many levels of features as the tower gives.
+        interleaved: whether the three axes of a position alternate along a head, instead of having a section each. Our
+            passes are transformers', which knows; vLLM reads it in `config.json`, where published files say it.
         whole_blocks: blocks of the tower that attend to whole images, given its configuration; the others attend to
             windows.
-        adapted_layers: regular expression of the layers that get a LoRA adapter unless others are named; experts that
-            tokens are routed to get none.
+        adapted: layers of the language model that get a LoRA adapter unless others are named, by the last part of
+            their names; experts that tokens are routed to get none.
         mixture: whether text layers are mixtures of experts, at `mlp.experts`.
         swapped_experts: whether files hold the experts' matrices with the inputs' side first; see `expert_weights`.
     """
@@ -77,14 +80,20 @@ class Family:
     processor: str = ""
     own_tokenizer: bool = False
     deepstack: bool = False
+    interleaved: bool = False
     whole_blocks: Callable[[Any], frozenset[int]] = lambda vision_config: frozenset(range(vision_config.depth))
-    adapted_layers: str = LANGUAGE_LAYERS
+    adapted: tuple[str, ...] = LANGUAGE_LAYERS
     mixture: bool = False
     swapped_experts: bool = False
 
     def levels(self, vision_config: Any) -> int:
         """How many vectors the tower gives for each token of an image: its embedding, and those of deeper blocks."""
         return 1 + (len(vision_config.deepstack_visual_indexes) if self.deepstack else 0)
+
+    @property
+    def adapted_layers(self) -> str:
+        """Regular expression of the layers in `adapted`, by their whole names in the model."""
+        return rf".*language_model\..*\.({'|'.join(self.adapted)})"
 
     @property
     def model_class(self) -> str:

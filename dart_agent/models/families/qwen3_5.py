@@ -8,7 +8,7 @@ from typing import Any
 
 from dart_agent.models.families.family import LANGUAGE_LAYERS, Family, TinyShape
 
-ADAPTED_LAYERS = LANGUAGE_LAYERS.replace("down_proj", "down_proj|in_proj_qkv|in_proj_z|out_proj")
+ADAPTED_LAYERS = (*LANGUAGE_LAYERS, "in_proj_qkv", "in_proj_z", "out_proj")
 """Those of the recurrent layers too."""
 
 
@@ -45,5 +45,6 @@ QWEN3_5 = Family(
     patch_size=16,
     tiny_text=tiny_text,
     tiny_vision=tiny_vision,
-    adapted_layers=ADAPTED_LAYERS,
+    interleaved=True,
+    adapted=ADAPTED_LAYERS,
 )

@@ -22,6 +22,7 @@ QWEN3_5_MOE = Family(
     patch_size=16,
     tiny_text=_tiny_text,
     tiny_vision=tiny_vision,
-    adapted_layers=ADAPTED_LAYERS,
+    interleaved=True,
+    adapted=ADAPTED_LAYERS,
     mixture=True,
 )

@@ -24,5 +24,6 @@ QWEN3_VL = Family(
     patch_size=16,
     tiny_text=lambda shape: {"head_dim": shape.hidden_size // shape.heads},
     tiny_vision=tiny_vision,
+    interleaved=True,
     deepstack=True,
 )

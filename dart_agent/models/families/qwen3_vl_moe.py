@@ -13,6 +13,7 @@ QWEN3_VL_MOE = Family(
     patch_size=16,
     tiny_text=lambda shape: {"head_dim": shape.hidden_size // shape.heads} | tiny_experts(shape),
     tiny_vision=tiny_vision,
+    interleaved=True,
     deepstack=True,
     mixture=True,
     swapped_experts=True,

@@ -20,9 +20,18 @@ OPTIONS = ROOT / "tests" / "helpers" / "vllm_options.py"
 PARSE_S = 600.0  # 20 s on an idle machine
 
 
-def command_lines() -> list[list[str]]:
+def model_of(models: Path, family: str) -> str:
+    """A model directory, as far as it says its family."""
+    path = models / family
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"model_type": family}))
+    return str(path)
+
+
+def command_lines(models: Path) -> list[list[str]]:
     """Of each shipped configuration with vLLM: a GPU of its own, a shared one, two, and each way of new weights."""
-    usual = Launch("r0", 0, "/models/policy", 1, Path("/tmp"), gpus=(0,), gpu_memory=0.9)
+    dense, mixture = (model_of(models, family) for family in ("qwen2_5_vl", "qwen3_5_moe"))
+    usual = Launch("r0", 0, dense, 1, Path("/tmp"), gpus=(0,), gpu_memory=0.9)
     public = Public("127.0.0.1", 8000, "/certificate.pem", "/key.pem")
     launches = [
         usual,
@@ -30,6 +39,7 @@ def command_lines() -> list[list[str]]:
         replace(usual, gpus=(0, 1), transfer="nccl"),
         replace(usual, transfer="tcp"),
         replace(usual, transfer="adapter", lora_rank=24),
+        replace(usual, transfer="adapter", lora_rank=24, path=mixture),
         replace(usual, public=public),
         replace(usual, gpus=None, gpu_memory=None),
     ]
@@ -44,15 +54,23 @@ def command_lines() -> list[list[str]]:
     return [list(argv[argv.index("serve") + 1 :]) for argv in commands]
 
 
-def test_there_are_such_configurations():
-    assert len(command_lines()) >= 3 * 6
+def test_there_are_such_configurations(tmp_path):
+    assert len(command_lines(tmp_path)) >= 3 * 7
 
 
-def test_the_options_are_those_of_the_pinned_vllm():
-    for line in command_lines():
+def test_the_options_are_those_of_the_pinned_vllm(tmp_path):
+    for line in command_lines(tmp_path):
         parsed = strict_parser().parse_args(line)
-        assert parsed.model == "/models/policy" and parsed.served_model_name == ["policy"]
+        assert Path(parsed.model).parent == tmp_path and parsed.served_model_name == ["policy"]
         assert parsed.logprobs_mode == "processed_logprobs" and parsed.enable_scale_out
+
+
+def test_experts_that_tokens_are_routed_to_get_no_places_for_adapters(tmp_path):
+    """vLLM would keep one for each expert, though no adapter has anything for them, and its kernels need a GPU."""
+    for line in command_lines(tmp_path):
+        parsed = strict_parser().parse_args(line)
+        limited = bool(parsed.enable_lora) and parsed.model.endswith("qwen3_5_moe")
+        assert ("in_proj_qkv" in (parsed.lora_target_modules or [])) == limited
 
 
 def test_a_cache_of_a_given_size_may_be_set_beside_the_share_of_memory():
@@ -94,7 +112,7 @@ def test_the_list_of_options_is_that_of_the_installed_vllm(tmp_path):
 def test_vllms_own_parser_takes_them(tmp_path):
     """Its checks of values against each other too, which need no model."""
     lines = tmp_path / "lines.json"
-    lines.write_text(json.dumps([*command_lines(), ["/models/policy", "--max-model-length", "9"]]))
+    lines.write_text(json.dumps([*command_lines(tmp_path), ["/models/policy", "--max-model-length", "9"]]))
     done = subprocess.run(
         [program().with_name("python"), OPTIONS, "--parse", lines], cwd=tmp_path, timeout=PARSE_S,
         capture_output=True, text=True,

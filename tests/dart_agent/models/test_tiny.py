@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 
 pytestmark = pytest.mark.train
@@ -59,6 +60,15 @@ def test_shape_is_a_parameter(tmp_path):
     assert sum(written["text_config"]["rope_parameters"]["mrope_section"]) == 12
     assert written["vision_config"]["fullatt_block_indexes"] == [0]
     assert written["vision_config"]["temporal_patch_size"] == 2
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_file_says_what_published_ones_say_and_vllm_reads(tmp_path, family):
+    """transformers knows it by the family, and writes nothing of it; vLLM's defaults are those of older families."""
+    config = TinyModelConfig(layers=2, vision_layers=1, family=family)
+    text = json.loads((build_tiny_model(tmp_path, config=config) / "config.json").read_text())["text_config"]
+    assert text["rope_parameters"].get("mrope_interleaved", False) == family.startswith("qwen3")
+    assert text.get("norm_topk_prob", False) == family.endswith("_moe")
 
 
 def test_clients_need_no_torch():

@@ -28,10 +28,11 @@ from tests.dart_train.nodes.cluster_of_nodes import Cluster, killed
 from tests.dart_train.nodes.separate_nodes import HOME, RAY_PORT, ROOT, Node
 from tests.helpers.waiting import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1500)]
 CONFIG = Path(__file__).with_name("cluster_run.yaml")
 NAME = "cluster"
-BEGIN_S, AGAIN_S = 600.0, 60.0
+BEGIN_S, AGAIN_S = 600.0, 240.0
+"""Limits, not aims: alone on two cores it begins after 80 s, and goes on after 1 to 63; beside others much later."""
 
 
 class Life:
@@ -190,14 +191,14 @@ def test_a_killed_rank_begins_again_from_the_last_state(life, record_property):
     life.until(lambda: life.version() >= 6, BEGIN_S)
     before = life.version()
     killed(life.cluster.head, "dart_train process .* learn")
-    say(record_property, rank_s=life.until(lambda: life.version() > before + 1, 120))
+    say(record_property, rank_s=life.until(lambda: life.version() > before + 1, BEGIN_S))
 
 
 def test_a_lost_node_of_engines_is_replaced(life, record_property):
     log = life.cluster.root(NAME) / "logs" / "engine-0.log"
     life.nodes.pop("engines").kill()
     there = f"engine ready at wss://{life.nodes['joined'].address}"
-    say(record_property, node_of_engines_s=life.until(lambda: there in log.read_text(), 240))
+    say(record_property, node_of_engines_s=life.until(lambda: there in log.read_text(), AGAIN_S))
     life.goes_on()
 
 
@@ -217,7 +218,7 @@ def test_the_same_command_goes_on_after_the_head_has_ended(life, record_property
 
 def test_groups_are_forked_wherever_desktops_are(life, record_property):
     """Each of the nodes and processes before was lost while groups were forked and continuations played."""
-    life.until(lambda: life.trained_forks() > 2, 2 * AGAIN_S)
+    life.until(lambda: life.trained_forks() > 2, BEGIN_S)
     with life.cluster.data(NAME, CONFIG) as data:
         counts = data.read(statistics.forks)
     say(record_property, forks=counts.begun, continuations=counts.rollouts)

@@ -1,6 +1,7 @@
 """A real vLLM server serves LoRA adapters beside its weights: exact, without a pause, and again after a kill."""
 
 import asyncio
+import dataclasses
 import os
 import shutil
 import signal
@@ -14,7 +15,9 @@ import torch
 from pool_builders import until
 from vllm_episodes import EXACT, Episodes, plain, settings
 
+from dart_agent.models.families.family_table import family_in
 from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.tiny_model import build_tiny_model
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
@@ -23,9 +26,8 @@ from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 from dart_train.trainer.weights.checkpoint import version_dir, write_adapter
 from dart_train.trainer.weights.model_loading import load_model
 from dart_train.trainer.weights.snapshot import adapter_snapshot
-from tests.helpers.vllm_server import START_S, vllm_model
+from tests.helpers.vllm_server import START_S, experts_on_cpu, tiny_config
 
-__all__ = ["vllm_model"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
 UPDATES = 4
 EPISODES = 3
@@ -37,6 +39,13 @@ RANK = 4  # vLLM takes no such limit: the server is started for the next larger 
 class Version:
     weights: Weights
     model: Any
+
+
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl_moe"])
+def vllm_model(request, tmp_path_factory) -> Path:
+    """A tiny model of a family, with heads that vLLM takes on a CPU."""
+    config = dataclasses.replace(tiny_config(), family=request.param)
+    return build_tiny_model(tmp_path_factory.mktemp("base"), seed=11, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +76,13 @@ def test_a_version_is_a_small_part_of_the_weights(versions, vllm_model):
 
 async def test_each_response_is_of_the_one_version_that_it_asked_for(versions, vllm_model, tmp_path, capsys):
     vision, newest = VisionSpec.from_dir(vllm_model), [versions[0].weights]
+    served = settings(replicas=1)
+    if family_in(vllm_model).mixture:
+        (plugin := tmp_path / "plugin").mkdir()
+        environment = {**served.options["environment"], **experts_on_cpu(plugin)}
+        served = served.model_copy(update={"options": {**served.options, "environment": environment}})
     pool = EnginePool(
-        settings(replicas=1),
+        served,
         versions[0].weights,
         directory=tmp_path,
         log_dir=tmp_path,
