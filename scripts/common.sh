@@ -86,6 +86,7 @@ install_project() { run_pip "$1" --no-deps --no-build-isolation -e .; }
 
 # make_venv VENV [PYTHON]: an empty environment.
 make_venv() {
+  [ ! -L "$1" ] || rm "$1"   # venv would empty what a link leads to, which may be another checkout's, and then refuse the link
   quietly "${2:-.venv/bin/python}" -m venv --clear "$1" ||
     failed "${2:-.venv/bin/python} could not make $1" "its last words are above; mend that and run again"
 }

@@ -172,6 +172,20 @@ def test_a_checkout_that_was_moved_or_copied_gets_an_environment_of_its_own(mach
     assert machine.setup().stderr == ""
 
 
+def test_a_linked_environment_of_another_checkout_stays_as_it_is(machine, tmp_path):
+    machine.setup()
+    other = tmp_path / "other"
+    shutil.copytree(machine.root / ".venv", other)
+    shutil.rmtree(machine.root / ".venv")
+    (other / "bin" / "dart-train").write_text("#!/other/.venv/bin/python\n")
+    before = sorted(other.rglob("*"))
+    (machine.root / ".venv").symlink_to(other)
+    assert machine.setup().returncode == 0
+    assert not (machine.root / ".venv").is_symlink() and sorted(other.rglob("*")) == before
+    assert f"#!{machine.root}/.venv" in (machine.root / ".venv" / "bin" / "dart-train").read_text()
+    assert (other / "bin" / "dart-train").read_text() == "#!/other/.venv/bin/python\n"
+
+
 def test_missing_packages_are_installed_by_root(machine):
     machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
     done = machine.setup()
