@@ -167,7 +167,7 @@ def _check_setting(name: str) -> None:
 def _run_example(name: str, *arguments: str) -> str:
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations/gymnasium'}"}
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, env=environment).stdout
 
 
 IN_ONE_FILE = {"dart_in_one_file.py": 350, "ppo_in_one_file.py": 220}
