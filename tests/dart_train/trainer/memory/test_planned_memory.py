@@ -43,7 +43,7 @@ from dart_train.trainer.weights.adapters import LoraSettings, add_adapter
 from dart_train.trainer.weights.model_loading import load_model
 from tests.helpers.parameters import slow_but
 
-pytestmark = [pytest.mark.scale, pytest.mark.train]
+pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.timeout(400)]
 
 TOKENS, RESPONSES = 768, 128
 SCREEN = (224, 224)
