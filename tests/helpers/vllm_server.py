@@ -157,8 +157,14 @@ def vllm_url(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield url
 
 
-def tiny_config() -> TinyModelConfig:
-    """The smallest model with heads that the CPU backend takes."""
+def tiny_config(family: str = "qwen2_5_vl") -> TinyModelConfig:
+    """The smallest model of a family with heads that the CPU backend takes."""
     return TinyModelConfig(
-        hidden_size=2 * HEAD_SIZE, heads=2, vision_layers=2, temporal_patch_size=2, matrix_std=0.15, max_length=2048
+        family=family,
+        hidden_size=2 * HEAD_SIZE,
+        heads=2,
+        vision_layers=2,
+        temporal_patch_size=2,
+        matrix_std=0.15,
+        max_length=2048,
     )

@@ -62,8 +62,8 @@ class Family:
         own_tokenizer: whether transformers reads the tokenizers of all its models by a class of its own.
         deepstack: whether features of deeper blocks of the tower are added to the images' places after the first text
             layers: engine and trainer carry as many levels of features as the tower gives.
-        interleaved: whether the three axes of a position alternate along a head, instead of having a section each. Our
-            passes are transformers', which knows; vLLM reads it in `config.json`, where published files say it.
+        interleaved: whether the three axes of a position alternate along a head, instead of having a section each.
+            transformers knows it by the family; vLLM reads it in `config.json`, where published files say it.
         whole_blocks: blocks of the tower that attend to whole images, given its configuration; the others attend to
             windows.
         adapted: layers of the language model that get a LoRA adapter unless others are named, by the last part of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def test_vllm_agrees_with_the_trainer_on_qwen2_5_vl(vllm_model):
 
 def test_vllm_agrees_with_the_trainer_on_qwen3_5(tmp_path):
     """Its recurrent layers, whose memory vLLM keeps in its own cache; on a CPU it computes them in bfloat16 alone."""
-    model = build_tiny_model(tmp_path, seed=11, config=dataclasses.replace(tiny_config(), family="qwen3_5"))
+    model = build_tiny_model(tmp_path, seed=11, config=tiny_config("qwen3_5"))
     engines = gaps_of_engine(model, "bfloat16")
     assert all(item.agrees for item in engines), engines
 
@@ -52,7 +51,7 @@ def test_vllm_agrees_with_the_trainer_on_qwen3_5(tmp_path):
 @pytest.mark.parametrize(("family", "dtype"), [("qwen3_vl_moe", "float32"), ("qwen3_5_moe", "bfloat16")])
 def test_vllm_agrees_with_the_trainer_on_mixtures_of_experts(family, dtype, tmp_path):
     """It reads experts as they were published, whose sides another layout would swap without an error."""
-    model = build_tiny_model(tmp_path, seed=11, config=dataclasses.replace(tiny_config(), family=family))
+    model = build_tiny_model(tmp_path, seed=11, config=tiny_config(family))
     engines = gaps_of_engine(model, dtype)
     if dtype == "float32":
         assert max(item.largest for item in engines) < 1e-3

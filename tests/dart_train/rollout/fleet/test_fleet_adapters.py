@@ -1,7 +1,6 @@
 """A real vLLM server serves LoRA adapters beside its weights: exact, without a pause, and again after a kill."""
 
 import asyncio
-import dataclasses
 import os
 import shutil
 import signal
@@ -44,8 +43,7 @@ class Version:
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl_moe"])
 def vllm_model(request, tmp_path_factory) -> Path:
     """A tiny model of a family, with heads that vLLM takes on a CPU."""
-    config = dataclasses.replace(tiny_config(), family=request.param)
-    return build_tiny_model(tmp_path_factory.mktemp("base"), seed=11, config=config)
+    return build_tiny_model(tmp_path_factory.mktemp("base"), seed=11, config=tiny_config(request.param))
 
 
 @pytest.fixture(scope="module")
