@@ -144,7 +144,8 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, terminate)
+    # Not the loop's: a handler that a loop gives up leaves the default for a moment, which would end this process.
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(terminate))
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(watched(loop))
         await stack.enter_async_context(opened(provider))
@@ -162,9 +163,7 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
                 task.cancel()
         log.info("stopping")
     # The kernel signals again for each thread of a parent that is killed. None of these signals may end this process in
-    # its last moment, whichever of its threads gets it; the loop would put the default back when it closes.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    loop.remove_signal_handler(signal.SIGTERM)
+    # its last moment, whichever of its threads gets it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -364,8 +364,11 @@ def _is_full(folder: Path) -> bool:
 def _connect_mysql(dialect: Any, _: Any, __: Any, options: dict[str, Any], *, limit_s: float) -> Any:
     """Connect by a socket that probes its server from the first moment.
 
-    The driver waits for the server's greeting without a limit, and what listens there may be something else.
+    The driver waits for the server's greeting without a limit, and what listens there may be something else. Through a
+    Unix socket it would encrypt as well, and read the system's certificates for each connection: tens of milliseconds.
     """
+    if options.get("unix_socket") and not any(name.startswith("ssl") for name in options):
+        options = {**options, "ssl_disabled": True}
     connection = dialect.loaded_dbapi.connect(**options, defer_connect=True)
     reached = None
     if not connection.unix_socket:

@@ -108,6 +108,17 @@ def test_a_connection_that_the_server_closed_is_replaced_without_notice(mariadb,
     store.close()
 
 
+@pytest.mark.mysql
+def test_a_unix_socket_is_not_encrypted(mysql_url):
+    """Reading the system's certificates would take a connection of each thread of each process tens of milliseconds."""
+    cipher = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'"
+    store = Store(mysql_url)
+    with store.engine.connect() as connection:
+        assert not connection.connection.dbapi_connection.ssl
+        assert connection.exec_driver_sql(cipher).scalar() == ""
+    store.close()
+
+
 def test_a_connection_begins_at_the_address_that_the_url_binds_it_to():
     with pytest.raises(DatabaseGoneError, match="Cannot assign requested address"):
         Store("mysql+pymysql://me@127.0.0.1:9/db?bind_address=192.0.2.1", unavailable_timeout_s=0.1)
