@@ -14,7 +14,7 @@ if [ $# -gt 0 ]; then
 else
   REPORTS=build/security .venv/bin/python scripts/run_tests.py -m "security and not slow" --timeout 300 -n 3 --dist loadfile \
     --ignore "$TENANTS" tests/security || status=1
-  REPORTS=build/tenants .venv/bin/python scripts/run_tests.py --timeout 300 "$TENANTS" || status=1
+  REPORTS=build/tenants .venv/bin/python scripts/run_tests.py -m "not slow" --timeout 300 "$TENANTS" || status=1
 fi
 [ "$(id -u)" -eq 0 ] || exit "$status"
 

@@ -17,6 +17,7 @@ from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.actions import Click, Done, Move
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from tests.helpers.parameters import slow_but
 
 ATTACK_S = float(os.environ.get("DART_ATTACK_S", "3"))
 pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(300 + 15 * ATTACK_S)]
@@ -126,7 +127,13 @@ async def speed_beside(cluster, session, seeds, attack):
     return speed
 
 
-@pytest.mark.parametrize("attack", [*PROGRAMS, "endless names", "handshakes without an end"])
+@pytest.mark.parametrize(
+    "attack",
+    slow_but(
+        ["forks", "fills memory", "fills disks", "kills all", "stops the display", "handshakes without an end"],
+        [*PROGRAMS, "endless names", "handshakes without an end"],
+    ),
+)
 async def test_while_one_tenant_attacks_the_other_plays_on(cluster, attack):
     seeds = iter(range(1_000_000))
     async with cluster.client().session() as session:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from training_lives import forked
 
 from dart_gym.utils.processes import free_port
 
@@ -36,7 +37,7 @@ BY_BLOCKS = ("qwen2_5_vl", "qwen3_vl")
 
 def compare(directory: Path, families: Families, ranks: int = 2) -> dict[str, dict[str, float]]:
     """Run every family in `ranks` processes; return the largest differences from one rank by "family layout"."""
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     port = free_port()
     processes = [context.Process(target=_work, args=(rank, ranks, port, directory, families)) for rank in range(ranks)]
     for process in processes:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from dart_gym.utils.processes import free_port
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext
+
     from torch import Tensor
 
     from dart_train.data.manager.data_manager import DataManager
@@ -32,13 +34,19 @@ SETTINGS = {
 DEADLINE_S = 1200
 
 
+def forked() -> ForkServerContext:
+    """Processes that have the trainer imported when they begin, which takes each of them ten seconds otherwise."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dart_train.trainer.grpo_trainer", "dart_train.data"])
+    return context
+
+
 def live(
     root: Path, model_dir: Path, moment: str | None = None, at: int = 0, *, ranks: int = 1,
     of_last: dict[str, object] | None = None, **settings: object,
 ) -> list[int]:  # fmt: skip
     """Train in new processes and return how they ended: 0, or -9. The last rank may have settings of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dart_train.trainer.grpo_trainer", "dart_train.data"])
+    context = forked()
     group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     group["MASTER_PORT"] = str(free_port())
     processes = []

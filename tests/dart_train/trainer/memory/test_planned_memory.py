@@ -8,7 +8,6 @@ the device and of the host are compared together.
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from training_lives import forked
 from transformers import modeling_utils
 
 from dart_agent.models.families.family_table import FAMILIES
@@ -148,25 +148,40 @@ def test_the_tower_saves_the_tensors_that_the_formulas_add_up(model_dir):
 
 
 class _Allocated(TorchDispatchMode):
-    """The most bytes that the results of all operations hold at a time; `known` tensors are left out."""
+    """The most bytes that the results of all operations hold at a time.
 
-    def __init__(self, known: Iterable[torch.Tensor]) -> None:
+    Args:
+        known: tensors that are left out.
+        resized: whether storages that are there already may grow, which no operation says.
+    """
+
+    def __init__(self, known: Iterable[torch.Tensor], *, resized: bool) -> None:
         super().__init__()
         self._known = {StorageWeakRef(tensor.untyped_storage()).cdata for tensor in known}
         self._made: dict[int, StorageWeakRef] = {}
+        self._resized = resized
+        self._at_most = 0  # what is alive, and what has ended since it was counted: counting takes a millisecond
         self.most = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         found = function(*args, **(kwargs or {}))
         for one in found if isinstance(found, (tuple, list)) else (found,):
-            ref = StorageWeakRef(one.untyped_storage()) if isinstance(one, torch.Tensor) else None
-            if ref is not None and ref.cdata not in self._known:
+            if not isinstance(one, torch.Tensor):
+                continue
+            ref = StorageWeakRef(storage := one.untyped_storage())
+            if ref.cdata not in self._known and ref.cdata not in self._made:
                 self._made[ref.cdata] = ref
-        alive = ((key, torch.UntypedStorage._new_with_weak_ptr(ref.cdata)) for key, ref in self._made.items())
-        sizes = {key: storage.nbytes() for key, storage in alive if storage is not None}  # moments go and come back
-        self._made = {key: self._made[key] for key in sizes}
-        self.most = max(self.most, sum(sizes.values()))
+                self._at_most += storage.nbytes()
+        if self._resized or self._at_most > self.most:
+            self._count()
         return found
+
+    def _count(self) -> None:
+        alive = ((key, torch.UntypedStorage._new_with_weak_ptr(ref.cdata)) for key, ref in self._made.items())
+        sizes = {key: storage.nbytes() for key, storage in alive if storage is not None}
+        self._made = {key: self._made[key] for key in sizes}
+        self._at_most = sum(sizes.values())
+        self.most = max(self.most, self._at_most)
 
 
 def _loss(policy: Policy, micro: MicroBatch) -> torch.Tensor:
@@ -191,7 +206,7 @@ def taken(model_dir: Path, setting: Setting, group: ContextGroup | None = None) 
     if setting.offload_optimizer:
         HostMoments(optimizer)
     own = {item.untyped_storage().data_ptr(): item.untyped_storage().nbytes() for item in model.parameters()}
-    with _Allocated(model.parameters()) as allocated:
+    with _Allocated(model.parameters(), resized=setting.offload_optimizer) as allocated:
         for _ in range(2):  # the second pass has gradients and moments beside it
             _loss(policy, micro).backward()
             optimizer.step()
@@ -236,7 +251,7 @@ def _taken_by_a_rank(rank: int, port: int, model_dir: Path, out: Path) -> None:
 )
 def test_what_is_planned_of_ranks_that_share_a_row_is_what_they_take(model_dir, tmp_path):
     """One has the screenshot and the beginning, the other one most of the responses."""
-    context, port = multiprocessing.get_context("spawn"), free_port()
+    context, port = forked(), free_port()
     ranks = [context.Process(target=_taken_by_a_rank, args=(rank, port, model_dir, tmp_path)) for rank in range(2)]
     for process in ranks:
         process.start()

@@ -1,7 +1,6 @@
 """A published version that is a LoRA adapter alone: what peft makes of it, of whole and of sharded models."""
 
 import json
-import multiprocessing
 import os
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from training_lives import forked
 from transformers import AutoModelForImageTextToText
 
 from dart_agent.models.model_directory import ADAPTER_WEIGHTS, adapter_base
@@ -116,7 +116,7 @@ def begun_with(model: torch.nn.Module, value: float) -> None:
 @pytest.mark.process
 def test_two_ranks_publish_what_one_does(tmp_path):
     base = build_tiny_model(tmp_path / "base")
-    context, port = multiprocessing.get_context("spawn"), free_port()
+    context, port = forked(), free_port()
     ranks = [
         context.Process(target=publish_from_rank, args=(rank, port, str(base), str(tmp_path)), daemon=True)
         for rank in range(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from rank_checks import (
     assert_poison_is_skipped_on_all,
     trained_alone_and_together,
 )
-from training_lives import as_left, assert_same_training, copy_run, live
+from training_lives import as_left, assert_same_training, copy_run, forked, live
 
 from dart_gym.utils.processes import free_port
 from dart_train.core.metrics_log import read_metrics
@@ -154,7 +153,7 @@ def _count_gathers(model_dir: str, rank: int, port: int, out: str) -> None:
 def test_activation_checkpointing_gathers_no_layer_once_more(model_dir, tmp_path):
     """Each layer once for its forward pass and once for its backward pass, the root once, computed again or not."""
     port, out = free_port(), tmp_path / "found.json"
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     ranks = [context.Process(target=_count_gathers, args=(str(model_dir), rank, port, str(out))) for rank in range(2)]
     for process in ranks:
         process.start()

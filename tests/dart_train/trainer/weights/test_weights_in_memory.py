@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
@@ -18,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from training_lives import forked
 
 from dart_agent.engines.base.engine import Prompt, Sampling, UpdateNotBegun
 from dart_agent.engines.embedded.memory_weights import staged_weights
@@ -243,7 +243,7 @@ def offer_slowly(model_dir: str, tensors: int, pipe) -> None:
 @pytest.fixture
 def slow_trainer(model_dir: Path) -> Iterator[tuple]:
     """(process, its address, a pipe on which anything lets it go on)."""
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     ours, theirs = context.Pipe()
     process = context.Process(target=offer_slowly, args=(str(model_dir), 5, theirs), daemon=True)
     process.start()
@@ -287,7 +287,7 @@ def read_in_process(address: str, pipe) -> None:
 async def test_an_engine_that_is_killed_amid_a_transfer_costs_the_trainer_nothing(slow_trainer, model_dir, tokens):
     """Another engine reads the version whole, and answers differently from then on."""
     _, address, go_on = slow_trainer
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     ours, theirs = context.Pipe()
     reader = context.Process(target=read_in_process, args=(address, theirs))
     reader.start()
@@ -362,7 +362,7 @@ def publish_from_rank(rank: int, port: int, model_dir: str, root: str, pipe, end
 @contextlib.contextmanager
 def two_ranks(model_dir: Path, root: Path, *, end: int = 0) -> Iterator[tuple[list, list]]:
     """Processes and the pipes to them; what is left of them at the end is killed."""
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     port, pipes, processes = free_port(), [], []
     for rank in range(2):
         ours, theirs = context.Pipe()
