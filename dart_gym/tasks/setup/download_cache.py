@@ -32,8 +32,6 @@ from typing import IO
 from unicodedata import normalize
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
-
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.setup.web_source import RefusedError, allowed_hosts, opened
 from dart_gym.utils.durable_files import make_directories, rename, write_file
@@ -117,6 +115,8 @@ class DownloadCache:
                 f"{url} is not in the download cache {self.directory}, and {OFFLINE_VARIABLE} forbids to fetch it; "
                 "next step: `dart-gym tasks mirror`"
             )
+        import aiohttp  # takes a process half a second, and most fetch nothing
+
         try:
             with waiting_for(f"the file {url}", timeout):
                 async with asyncio.timeout(timeout):
@@ -133,6 +133,8 @@ class DownloadCache:
             raise DownloadError(f"cannot keep {url} in {self.directory}: {error.strerror or error}") from error
 
     async def _download(self, url: str) -> Path:
+        import aiohttp
+
         for attempt in range(1, _TRIES + 1):  # a download may be repeated: it changes nothing
             try:
                 return await self._download_once(url)
@@ -143,6 +145,8 @@ class DownloadCache:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _download_once(self, url: str) -> Path:
+        import aiohttp
+
         room = await asyncio.to_thread(self._room)
         async with opened(url, self.hosts) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":

@@ -10,8 +10,6 @@ import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from dart_gym.sites.site_catalog import RESERVED
 from dart_gym.tasks.setup.web_source import RefusedError, opened
 
@@ -42,6 +40,8 @@ async def network_fails(url: str, hosts: Collection[str]) -> bool:
         url: the page's address.
         hosts: hosts that may be fetched from though they are not on the public internet.
     """
+    import aiohttp  # takes a process half a second, and most fetch nothing
+
     if not web_host(url):
         return False
     try:

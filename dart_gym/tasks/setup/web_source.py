@@ -6,20 +6,24 @@ Invariants:
     - Hosts that the operator names are fetched from wherever they are; a redirect from there is looked at anew.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import os
 import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
 from yarl import URL
+
+if TYPE_CHECKING:
+    import aiohttp
 
 HOSTS_VARIABLE = "DART_GYM_FETCH_HOSTS"
 MAX_REDIRECTS = 10
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15.0, sock_read=60.0)
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 15.0, 60.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _EMBEDDING = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))  # NAT64: IPv4 in IPv6
 
@@ -62,6 +66,8 @@ async def opened(address: str, hosts: Collection[str] = ()) -> AsyncIterator[aio
         RefusedError: it leads to an address that is not public, or not to the web, or nowhere in `MAX_REDIRECTS` steps.
         aiohttp.ClientError: it cannot be reached or says no.
     """
+    import aiohttp  # takes a process half a second, and most fetch nothing
+
     url = URL(address)
     for _ in range(MAX_REDIRECTS):
         if url.scheme not in ("http", "https") or not url.host:
@@ -87,13 +93,15 @@ class _PrivateAddress(OSError):
 
 
 def _session(url: URL, allowed: bool) -> aiohttp.ClientSession:
+    import aiohttp
+
     proxied = not allowed and _uses_proxy(url)
     if proxied and not _looks_public(str(url.host)):
         raise RefusedError(_reason(url, str(url.host)))
     connector = aiohttp.TCPConnector(socket_factory=None if allowed or proxied else _public_socket, force_close=True)
     return aiohttp.ClientSession(
         connector=connector,
-        timeout=_TIMEOUT,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S),
         trust_env=proxied,
         auto_decompress=False,
         headers={"Accept-Encoding": "identity"},

@@ -78,6 +78,13 @@ async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
     assert not path.exists()
 
 
+@pytest.mark.process
+def test_a_server_starts_without_the_client_that_only_downloads_need():
+    """It takes a process half a second to import, and every private cluster is one more."""
+    code = "import sys; import dart_gym.commands.gym_cli; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 def test_a_token_is_shown_once_beside_its_line_for_the_file(tmp_path):
     result = runner.invoke(app, ["token", "alice", "--desktops", "3", "--sessions", "5"])
     token, line = result.stdout.strip(), result.stderr.splitlines()[-1]
