@@ -332,6 +332,7 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ),
     ("data.unavailable_timeout_s", "rollout.unavailable_timeout_s", "one time holds for all that may be away"),
     ("rollout.sync.lora_rank", "trainer.lora_r", "engines serve what is trained"),
+    ("rollout.sync.lora_target_modules", "trainer.lora_target_modules", "engines serve what is trained"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 

@@ -77,6 +77,8 @@ class Launch:
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
         lora_rank: rank of the adapters that `transfer` "adapter" brings.
+        lora_target_modules: layers that they are for, in peft's way: endings of names, or one regular expression for
+            whole names; None for what the family of the model adapts.
         gpus: indices of its GPUs in the order of the bus; None if none were assigned, empty for the CPU.
         gpu_memory: share of their memory that it takes; None for its own default.
         public: where other nodes reach it; None for a server for this machine alone.
@@ -90,6 +92,7 @@ class Launch:
     images: int = 5
     transfer: Transfer = "files"
     lora_rank: int = 0
+    lora_target_modules: tuple[str, ...] | None = None
     gpus: tuple[int, ...] | None = None
     gpu_memory: float | None = None
     public: Public | None = None

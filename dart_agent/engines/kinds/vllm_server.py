@@ -96,11 +96,22 @@ class VLLMServer(EngineKind):
             case "adapter":
                 argv += ["--enable-lora", "--max-lora-rank", str(rank_limit(launch.lora_rank))]
                 argv += ["--max-loras", str(KEPT_ADAPTERS), "--max-cpu-loras", str(2 * KEPT_ADAPTERS)]
-                if (family := family_in(launch.path)).mixture:  # else each expert gets places, which nothing ever fills
-                    argv += ["--lora-target-modules", *family.adapted]
+                argv += _adapted_layers(launch)
                 environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
         url = f"{'http' if public is None else 'https'}://{host}:{port}"
         return Command((*argv, *self.options), url, {**environment, **self.environment}, has_workers=True)
+
+
+def _adapted_layers(launch: Launch) -> list[str]:
+    """Return the option without which each expert of a mixture gets places for adapters, which nothing ever fills.
+
+    vLLM knows layers by the last part of their names: a regular expression for whole names has no such option.
+    """
+    family = family_in(launch.path)
+    targets = launch.lora_target_modules or family.adapted
+    if not family.mixture or len(targets) == 1:
+        return []
+    return ["--lora-target-modules", *dict.fromkeys(target.rpartition(".")[2] for target in targets)]
 
 
 KIND = VLLMServer

@@ -149,6 +149,7 @@ class ReplicaSpec:
             images=self.config.images,
             transfer=self.sync.transfer,
             lora_rank=self.sync.lora_rank,
+            lora_target_modules=tuple(self.sync.lora_target_modules) if self.sync.lora_target_modules else None,
             gpus=self.gpus,
             gpu_memory=self.gpu_memory,
         )

@@ -165,6 +165,9 @@ class SyncConfig(Section):
         "LoRA adapter alone, which replicas serve beside the weights under it, without a pause.",
     )
     lora_rank: int = Field(0, ge=0, description="Rank of the adapters that transfer adapter brings.")
+    lora_target_modules: list[str] | None = Field(
+        None, description="Layers that they are for, as the trainer names them; null for the model's own choice."
+    )
     python: str | None = Field(
         None,
         min_length=1,

@@ -40,6 +40,9 @@ def command_lines(models: Path) -> list[list[str]]:
         replace(usual, transfer="tcp"),
         replace(usual, transfer="adapter", lora_rank=24),
         replace(usual, transfer="adapter", lora_rank=24, path=mixture),
+        replace(
+            usual, transfer="adapter", lora_rank=24, path=mixture, lora_target_modules=("self_attn.q_proj", "v_proj")
+        ),
         replace(usual, public=public),
         replace(usual, gpus=None, gpu_memory=None),
     ]
@@ -70,7 +73,7 @@ def test_experts_that_tokens_are_routed_to_get_no_places_for_adapters(tmp_path):
     for line in command_lines(tmp_path):
         parsed = strict_parser().parse_args(line)
         limited = bool(parsed.enable_lora) and parsed.model.endswith("qwen3_5_moe")
-        assert ("in_proj_qkv" in (parsed.lora_target_modules or [])) == limited
+        assert ("v_proj" in (parsed.lora_target_modules or [])) == limited
 
 
 def test_a_cache_of_a_given_size_may_be_set_beside_the_share_of_memory():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from dart_agent.engines.base.engine import EngineError, EngineInfo, Prompt, Samp
 from dart_agent.engines.base.engine_kind import Launch
 from dart_agent.engines.kinds.vllm_server import VLLMServer
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
+from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
+from dart_train.config.run_config import parse_config
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState
 from dart_train.rollout.fleet.weight_files import Weights, different_shapes
@@ -291,6 +294,29 @@ def test_the_command_of_a_vllm_server():
     assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3" and command.environment["A"] == "b"
     assert command.environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert command.url == f"http://127.0.0.1:{command.argv[command.argv.index('--port') + 1]}"
+
+
+@pytest.mark.parametrize(
+    ("family", "named", "told"),
+    [
+        ("qwen3_5_moe", ["self_attn.q_proj", "shared_expert.up_proj", "q_proj"], ("q_proj", "up_proj")),
+        ("qwen3_5_moe", None, FAMILIES["qwen3_5_moe"].adapted),
+        ("qwen3_5_moe", [r".*layers\.[01]\..*proj"], ()),  # it knows layers by the ends of their names
+        ("qwen3_5", ["q_proj", "v_proj"], ()),  # no experts that it would keep places for
+    ],
+)
+def test_a_server_of_a_mixture_is_told_which_layers_are_adapted(tmp_path, family, named, told):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    values = {"name": "run", "rollout": {"tasks": ["fake/two-steps"]}}
+    values["trainer"] = {"use_peft": True, **({"lora_target_modules": named} if named else {})}
+    values["rollout"] |= {"engine": {"kind": "vllm"}, "sync": {"transfer": "adapter"}}
+    config = parse_config(values)
+    (replica, *_) = EnginePool(
+        config.rollout.engine, Weights(str(tmp_path), 1), directory=tmp_path, log_dir=tmp_path, sync=config.rollout.sync
+    ).replicas
+    argv = replica.spec.command(Weights(str(tmp_path), 1)).argv
+    after = argv[argv.index("--lora-target-modules") + 1 :] if told else ()
+    assert tuple(after[: len(told)]) == told and ("--lora-target-modules" in argv) == bool(told)
 
 
 def test_one_server_for_each_entry_of_gpus(tmp_path):
