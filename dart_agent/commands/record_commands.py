@@ -19,10 +19,7 @@ from dart_agent.exports.episode_selection import select_episodes
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.imports.importers import import_episodes
 from dart_agent.models.model_directory import token_decoder
-from dart_agent.viewer.recorded_episodes import RecordedEpisodes, may_hold_episodes, render_page
-from dart_gym.cluster.server.page_server import PageServer, serve_page
-from dart_gym.cluster.server.server_settings import token_of
-from dart_gym.cluster.server.watch_proxy import TIMEOUT_S, cluster_routes
+from dart_gym.cluster.server.server_settings import ANSWER_TIMEOUT_S, token_of
 from dart_gym.commands.json_output import JsonOption, write_json
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.waits import waiting_for
@@ -78,11 +75,18 @@ def view(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one episode as a file instead.")] = None,
     model: Annotated[Path | None, typer.Option(help="Its tokenizer shows tokens that were recorded as ids.")] = None,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer of the cluster.")] = TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for an answer of the cluster.")
+    ] = ANSWER_TIMEOUT_S,
     port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
     """Watch, replay, filter and compare: one page, whose address is printed, of runs, episodes and a cluster."""
+    # A server of pages takes half a second to import, for which no other command is to wait.
+    from dart_agent.viewer.recorded_episodes import RecordedEpisodes, may_hold_episodes, render_page
+    from dart_gym.cluster.server.page_server import PageServer, serve_page
+    from dart_gym.cluster.server.watch_proxy import cluster_routes
+
     decode = token_decoder(model) if model is not None else None
     if output is not None:
         directory = _one_episode(targets)

@@ -15,6 +15,9 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section, constant
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 
+ANSWER_TIMEOUT_S = 30.0
+"""Seconds for which a page waits for an answer of its cluster."""
+
 LimitName: TypeAlias = Literal["memory_mb", "processes", "cpus", "storage_mb"]
 
 

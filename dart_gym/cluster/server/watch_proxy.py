@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 from aiohttp import web
 
+from dart_gym.cluster.server.server_settings import ANSWER_TIMEOUT_S
 from dart_gym.cluster.server.watch_page import HEADERS
 from dart_gym.cluster.wire.cluster_address import Address, parse_address
 from dart_gym.cluster.wire.frames import ErrorCode
@@ -16,13 +17,12 @@ from dart_gym.cluster.wire.local_tokens import find_local_token
 from dart_gym.core.errors import ClusterError
 from dart_gym.utils.waits import waiting_for
 
-TIMEOUT_S = 30.0
 _PASSED = ("Content-Type", "ETag", "Cache-Control", *HEADERS)
 
 
 @contextlib.asynccontextmanager
 async def cluster_routes(
-    url: str, token: str | None = None, timeout_s: float = TIMEOUT_S
+    url: str, token: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S
 ) -> AsyncIterator[list[web.RouteDef]]:
     """Yield the routes that answer the page's requests with a cluster's data.
 

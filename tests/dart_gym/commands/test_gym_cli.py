@@ -79,9 +79,10 @@ async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
 
 
 @pytest.mark.process
-def test_a_server_starts_without_the_client_that_only_downloads_need():
+@pytest.mark.parametrize("program", ["dart_gym.commands.gym_cli", "dart_agent.commands.agent_cli"])
+def test_a_program_starts_without_what_only_downloads_and_pages_need(program):
     """It takes a process half a second to import, and every private cluster is one more."""
-    code = "import sys; import dart_gym.commands.gym_cli; sys.exit('aiohttp' in sys.modules)"
+    code = f"import sys; import {program}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
