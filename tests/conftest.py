@@ -6,13 +6,12 @@ import gc
 import os
 import re
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-gc.disable()  # until all tests are collected: little of what is made before is garbage
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,15 +44,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def pytest_collection_finish() -> None:
-    """Leave what the tests' modules hold, a million objects, out of every later collection of garbage.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what the tests' modules hold, a million objects, out of every collection of garbage.
 
     Each would look at them for more than a second, and a trainer asks for several a run: accelerate does so wherever it
-    releases memory.
+    releases memory. Little of what is made while tests are collected is garbage.
     """
-    gc.enable()
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

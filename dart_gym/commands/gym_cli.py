@@ -147,6 +147,9 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
     # Not the loop's: a handler that a loop gives up leaves the default for a moment, which would end this process.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(terminate))
     async with contextlib.AsyncExitStack() as stack:
+        # The kernel signals again for each thread of a parent that is killed. None of these signals may end this
+        # process in its last moment, whichever of its threads gets it.
+        stack.callback(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         stack.enter_context(watched(loop))
         await stack.enter_async_context(opened(provider))
         server = ClusterServer(settings, provider.desktop, local=provider.local)
@@ -162,9 +165,6 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
             for task in waiting:
                 task.cancel()
         log.info("stopping")
-    # The kernel signals again for each thread of a parent that is killed. None of these signals may end this process in
-    # its last moment, whichever of its threads gets it.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @app.command()

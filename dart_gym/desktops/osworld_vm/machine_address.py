@@ -5,19 +5,15 @@ Invariants:
     - `shown` never holds a token.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from dart_gym.core.errors import ConfigurationError
+import httpx
 
-if TYPE_CHECKING:
-    import httpx
+from dart_gym.core.errors import ConfigurationError
 
 PORT_LINE = "{port}\n"
 """What a client of the socket for ports says first; from then on it talks to that port of the machine's loopback."""
@@ -47,8 +43,6 @@ class MachineAddress:
 
     def client(self) -> httpx.AsyncClient:
         """A client of OSWorld's routes."""
-        import httpx  # for machines alone: a process without one need not wait for it
-
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket)) if self.socket is not None else None
         return httpx.AsyncClient(base_url=self.base, trust_env=False, transport=transport)
 

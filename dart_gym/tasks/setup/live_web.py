@@ -40,10 +40,10 @@ async def network_fails(url: str, hosts: Collection[str]) -> bool:
         url: the page's address.
         hosts: hosts that may be fetched from though they are not on the public internet.
     """
-    import aiohttp  # takes a process half a second, and most fetch nothing
-
     if not web_host(url):
         return False
+    import aiohttp  # takes a process half a second, and most fetch nothing
+
     try:
         async with asyncio.timeout(REACH_TIMEOUT_S), opened(url, hosts):
             return False
