@@ -84,13 +84,17 @@ def lesson(rng: random.Random, words: list[str], conversation: Conversation, tok
 
 
 def batches(
-    rng: random.Random, words: list[str], conversation: Conversation, tokens: ModelTokens
+    rng: random.Random,
+    words: list[str],
+    conversation: Conversation,
+    tokens: ModelTokens,
+    taught: Callable[[random.Random, list[str], Conversation, ModelTokens], list[Row]] = lesson,
 ) -> Iterator[list[Row]]:
     """Batches of new lessons without end, each of several instructions."""
     pool: list[Row] = []
     while True:
         while len(pool) < POOL:
-            pool += lesson(rng, words, conversation, tokens)
+            pool += taught(rng, words, conversation, tokens)
         rng.shuffle(pool)
         yield pool[:BATCH]
         pool = pool[BATCH:]

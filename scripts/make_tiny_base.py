@@ -13,8 +13,8 @@ drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the s
 of drawn programs, and a test of what it can; a quarter of an hour.
 
 copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
-what its instruction names (`copying_lessons.py`) and to click on a card on drawn screens (`seeing_lessons.py`), and
-nothing else; half an hour of two cores.
+what its instruction names (`copying_lessons.py`), to click on a card on drawn screens (`seeing_lessons.py`) and to
+write all other actions (`acting_lessons.py`), and nothing else; three quarters of an hour of two cores.
 
 reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
 to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from acting_lessons import teach_acting_by_words
 from copying_lessons import teach_copying
 from reading_lessons import acting_samples, pointing_samples, teach_acting, teach_reading
 from seeing_lessons import teach_seeing
@@ -53,6 +54,7 @@ ASSETS = demo_models()
 READING_STEPS, POINTING_SCREENS = 600, 350
 COPYING_STEPS = 3000
 SEEING_STEPS = (1200, 1000)
+ACTING_STEPS = 1200
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
@@ -114,16 +116,19 @@ def drawn(runs_dir: Path) -> Path:
 
 
 def copier(runs_dir: Path) -> Path:
-    """Copying, in text alone, then seeing; returns the directory of the weights."""
+    """Copying, in text alone, then seeing, then all actions; returns the directory of the weights."""
     config = load_config(ROOT / "configs" / "tiny_copier.yaml")
-    fresh, taught, weights = (runs_dir / f"{config.name}-lessons" / name for name in ("fresh", "copier", "weights"))
+    lessons = runs_dir / f"{config.name}-lessons"
+    fresh, taught, seeing, weights = (lessons / name for name in ("fresh", "copier", "seeing", "weights"))
     words = [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
     if not fresh.exists():
         place_model("tiny", config.model.tiny, fresh, seed=config.seed, pixels={"max_pixels": config.agent.max_pixels})
     if not taught.exists():
         teach_copying(fresh, taught, COPYING_STEPS, words, say=typer.echo, seed=config.seed)
+    if not seeing.exists():
+        teach_seeing(taught, seeing, SEEING_STEPS, words, say=typer.echo, seed=config.seed)
     if not weights.exists():
-        teach_seeing(taught, weights, SEEING_STEPS, words, say=typer.echo, seed=config.seed)
+        teach_acting_by_words(seeing, weights, ACTING_STEPS, words, say=typer.echo, seed=config.seed)
     return weights
 
 

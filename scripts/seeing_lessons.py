@@ -96,6 +96,21 @@ def samples(
     return result
 
 
+def click_logprobs(
+    model: nn.Module,
+    vision: VisionSpec,
+    rng: random.Random,
+    screens: Sequence[Screen],
+    conversation: Conversation,
+    tokens: ModelTokens,
+) -> Tensor:
+    """(screens, length) log-probabilities of the tokens of the clicks on the cards, 0 beyond them."""
+    images = {str(number): screen.image for number, screen in enumerate(screens)}
+    collate = Collator(tokens, vision, ImageCache(images.__getitem__, 1))
+    logprobs, _ = response_logprobs(model, collate(samples(rng, screens, conversation, tokens)), tokens.suppressed_ids)
+    return logprobs
+
+
 def teach_seeing(
     model_dir: Path,
     output_dir: Path,
@@ -155,9 +170,7 @@ def _teach_clicks(
         optimizer.zero_grad()
         screens = [drawn(rng, 1) for _ in range(BATCH)]
         told, _ = tower.loss(screens)
-        images = {str(number): screen.image for number, screen in enumerate(screens)}
-        batch = Collator(tokens, vision, ImageCache(images.__getitem__, 1))(samples(rng, screens, conversation, tokens))
-        logprobs, _ = response_logprobs(model, batch, tokens.suppressed_ids)
+        logprobs = click_logprobs(model, vision, rng, screens, conversation, tokens)
         (0.3 * told - 0.1 * logprobs.sum() / BATCH).backward()
         copied, share = copying_loss(model, rows, tokens.pad_id)
         copied.backward()

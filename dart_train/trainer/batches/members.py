@@ -54,6 +54,7 @@ class BatchSettings:
         pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
             "one" for all of them.
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
+        negative_advantage_scale: factor of the negative advantages, in [0, 1].
         unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
         teacher_when: groups in which what a teacher said is trained on: none, those without any reward, or all.
     """
@@ -65,6 +66,7 @@ class BatchSettings:
     pool_weights: Literal["recorded", "one"] = "recorded"
     shortest_path: float = 0.0
     mask_step_limit: bool = False
+    negative_advantage_scale: float = 1.0
     unreadable_advantage: float | None = None
     mini_batches: int = 1
     max_samples: int | None = None
@@ -162,6 +164,7 @@ def samples_of(
         for member, advantage in zip(group, settings.advantage(rewards), strict=True):
             weight = float(next(weights)) if settings.balance_trajectories else 1.0
             each = np.broadcast_to(advantage, len(member.samples))
+            each = np.where(each < 0, each * settings.negative_advantage_scale, each)
             if (bound := settings.unreadable_advantage) is not None:
                 unread = [step.terminal == TerminalState.PARSE_ERROR for step in member.steps]
                 each = np.where(unread, np.minimum(each, bound), each)

@@ -152,6 +152,11 @@ class GRPOSettings:
         "Leave trajectories that ended at their step or time limit out of the loss; their rewards stay in the baseline "
         "(overlong filtering: DAPO, SkyRL; TRL's mask_truncated_completions, for trajectories).",
     )
+    negative_advantage_scale: Annotated[float, Interval(ge=0, le=1)] = setting(
+        1.0,
+        "Factor of negative advantages, such as 0.2: less than 1 learns more from what succeeded than against what "
+        "failed, which a weak policy shares most of its tokens with (the aim of AsymRE, arXiv 2506.20520).",
+    )
     unreadable_advantage: Annotated[float | None, Interval(ge=-10, le=0)] = setting(
         None,
         "Highest advantage, such as -0.25, of a response that could not be read and ended its episode, whatever that "

@@ -87,6 +87,17 @@ def test_a_garbled_last_word_is_not_taught_though_its_episode_succeeded(make_gro
     assert [s.advantage for s in held.samples if s.trajectory == 2] == [-0.5, -0.5]  # a failure counts for more
 
 
+def test_failures_can_count_less_than_successes(make_group, collator):
+    group = make_group((1.0, 3, DONE), (0.0, 2, DONE), (0.0, 1, DONE), (0.0, 2, DONE))
+    settings = {"advantage": TrajectoryAdvantage("none")}
+    (whole,) = build(group, collator, **settings).parts
+    (less,) = build(group, collator, **settings, negative_advantage_scale=0.2).parts
+    (none,) = build(group, collator, **settings, negative_advantage_scale=0.0, unreadable_advantage=-0.25).parts
+    assert [s.advantage for s in whole.samples] == [0.75] * 3 + [-0.25] * 5
+    assert [s.advantage for s in less.samples] == [0.75] * 3 + [-0.05] * 5
+    assert [s.advantage for s in none.samples] == [0.75] * 3 + [0.0] * 5  # all of them were read
+
+
 def test_a_lease_of_nothing_but_step_limits_changes_nothing(make_group, collator):
     (part,) = build(make_group((1.0, 2, LIMIT), (0.0, 3, LIMIT)), collator, mask_step_limit=True).parts
     assert [sample.weight for sample in part.samples] == [0.0]
