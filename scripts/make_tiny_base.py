@@ -1,6 +1,6 @@
 """Makes the shipped models anew.
 
-    .venv/bin/python scripts/make_tiny_base.py base|drawn|copier|reader [--runs-dir runs]
+    .venv/bin/python scripts/make_tiny_base.py base|copier|actor|reader [--runs-dir runs]
 
 base, which the quick start begins from, in three stages. `configs/tiny_base.yaml`: a fresh tiny model, clean
 demonstrations of six MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the
@@ -9,12 +9,12 @@ find what is named. `configs/tiny_base_3.yaml`: a form beside them, whose instru
 number in any order ('Find text 3rd of "24" the item 1st'). The model never sees the tasks' own instructions. All on
 real desktops; twenty minutes of two cores.
 
-drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the shipped copier, imperfect demonstrations
-of drawn programs, and a test of what it can; a quarter of an hour.
-
 copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
-what its instruction names (`copying_lessons.py`), to click on a card on drawn screens (`seeing_lessons.py`) and to
-write all other actions (`acting_lessons.py`), and nothing else; three quarters of an hour of two cores.
+what its instruction names (`copying_lessons.py`) and to click on a card on drawn screens (`seeing_lessons.py`), and
+nothing else; half an hour of two cores.
+
+actor, which `configs/drawn.yaml` and `configs/multiturn_short.yaml` begin from. The shipped copier, taught to write all
+other actions as well (`acting_lessons.py`); a quarter of an hour of two cores.
 
 reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
 to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
@@ -41,7 +41,7 @@ from dart_agent.models.model_directory import DIGESTS, FINGERPRINT
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import INSTRUCTION_WORDS
 from dart_agent.prompting.conversation import Conversation
-from dart_train.config.run_config import load_config
+from dart_train.config.run_config import RunConfig, load_config
 from dart_train.launch import pipeline
 from dart_train.processes.demo_models import demo_models
 from dart_train.processes.prepare import place_model
@@ -108,28 +108,33 @@ def finding_stage(number: int, before: Path, runs_dir: Path) -> Path:
     return target
 
 
-def drawn(runs_dir: Path) -> Path:
-    """Imperfect demonstrations of drawn programs; returns the directory of the weights."""
-    config = load_config(ROOT / "configs" / "tiny_drawn.yaml")
-    run = pipeline.execute(config, runs_dir, only=("prepare", "demonstrate", "warmup", "before"))
-    return run.checkpoint(pipeline.WARM_VERSION)
-
-
 def copier(runs_dir: Path) -> Path:
-    """Copying, in text alone, then seeing, then all actions; returns the directory of the weights."""
+    """Copying, in text alone, then seeing; returns the directory of the weights."""
     config = load_config(ROOT / "configs" / "tiny_copier.yaml")
-    lessons = runs_dir / f"{config.name}-lessons"
-    fresh, taught, seeing, weights = (lessons / name for name in ("fresh", "copier", "seeing", "weights"))
-    words = [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
+    fresh, taught, weights = (runs_dir / f"{config.name}-lessons" / name for name in ("fresh", "copier", "weights"))
     if not fresh.exists():
         place_model("tiny", config.model.tiny, fresh, seed=config.seed, pixels={"max_pixels": config.agent.max_pixels})
     if not taught.exists():
-        teach_copying(fresh, taught, COPYING_STEPS, words, say=typer.echo, seed=config.seed)
-    if not seeing.exists():
-        teach_seeing(taught, seeing, SEEING_STEPS, words, say=typer.echo, seed=config.seed)
+        teach_copying(fresh, taught, COPYING_STEPS, words_of(config), say=typer.echo, seed=config.seed)
     if not weights.exists():
-        teach_acting_by_words(seeing, weights, ACTING_STEPS, words, say=typer.echo, seed=config.seed)
+        teach_seeing(taught, weights, SEEING_STEPS, words_of(config), say=typer.echo, seed=config.seed)
     return weights
+
+
+def actor(runs_dir: Path) -> Path:
+    """All actions, by the shipped copier; returns the directory of the weights."""
+    config = load_config(ROOT / "configs" / "tiny_copier.yaml")
+    weights = runs_dir / "tiny-actor-lessons" / "weights"
+    if not weights.exists():
+        teach_acting_by_words(
+            ASSETS / "tiny_copier", weights, ACTING_STEPS, words_of(config), say=typer.echo, seed=config.seed
+        )
+    return weights
+
+
+def words_of(config: RunConfig) -> list[str]:
+    """The words that a model of a configuration has as tokens, which its lessons are made of."""
+    return [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
 
 
 def reader(runs_dir: Path) -> Path:
@@ -156,7 +161,7 @@ def _say(progress: object) -> None:
 
 
 def main(
-    which: Annotated[Literal["base", "drawn", "copier", "reader"], typer.Argument(help="the model")],
+    which: Annotated[Literal["base", "copier", "actor", "reader"], typer.Argument(help="the model")],
     runs_dir: Annotated[Path, typer.Option(help="where the runs are kept")] = ROOT / "runs",
 ) -> None:
     """Collect, train, collect, train, copy."""
@@ -164,10 +169,10 @@ def main(
         typer.echo(f"wrote {reader(runs_dir)}")
         return
     match which:
-        case "drawn":
-            weights = drawn(runs_dir)
         case "copier":
             weights = copier(runs_dir)
+        case "actor":
+            weights = actor(runs_dir)
         case _:
             weights = finding_stage(3, finding_stage(2, first_stage(runs_dir), runs_dir), runs_dir)
     target = ASSETS / f"tiny_{which}"

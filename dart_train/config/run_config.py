@@ -47,8 +47,8 @@ class ModelConfig(Section):
 
     path: str = Field(
         "tiny",
-        description='Where the weights come from: "tiny" is built in place, "tiny-base", "tiny-drawn", '
-        '"tiny-copier" and "tiny-forms" are of the package dart-gym-demo-models, anything else is a directory '
+        description='Where the weights come from: "tiny" is built in place, "tiny-base", '
+        '"tiny-copier" and "tiny-actor" are of the package dart-gym-demo-models, anything else is a directory '
         "of Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(

@@ -12,7 +12,7 @@ from dart_gym.core.errors import MissingDependencyError
 from dart_gym.core.project_pages import integration
 
 PACKAGE = "dart_gym_demo_models"
-DEMO_MODELS = {name: name.replace("-", "_") for name in ("tiny-base", "tiny-drawn", "tiny-copier", "tiny-forms")}
+DEMO_MODELS = {name: name.replace("-", "_") for name in ("tiny-base", "tiny-copier", "tiny-actor")}
 """Names that `model.path` may have, and the directories in the package."""
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "integrations" / "demo_models" / PACKAGE

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dart_gym.core.project_pages import page
 from dart_gym.utils.rates import wilson_interval
 from dart_train.config.resume_changes import recorded
 from dart_train.config.run_config import RunConfig
@@ -65,11 +64,9 @@ NOTES_SHIPPED = {
     "\"Cancel\".') on pages of some of these. The tasks' own instructions it has never seen; the demonstrations "
     "teach some of them, and tasks without any lose by it a part of what the shipped weights bring along. The column "
     "'shipped weights' says what they score as they are.",
-    "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
-    "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up "
-    f"({page('results/multiturn')}): demonstrations of forms, windows and mock sites, three in ten with another's "
-    "instruction.",
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, and in clicking on a card on drawn screens.",
+    "tiny-actor": SHIPPED + "lessons in doing what an instruction names, by every kind of action and without screens, "
+    "and in clicking on a card on drawn ones. It has seen no program.",
 }
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",

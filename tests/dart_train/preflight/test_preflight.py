@@ -55,7 +55,7 @@ def problems(path: Path, *overrides: str, runs: Path = Path("runs")) -> list[str
 def fitted(name: str, model: Path) -> list[str]:
     """Overrides that give a configuration a model that is here, and tasks."""
     config = load_config(CONFIGS / f"{name}.yaml")
-    found = [] if config.model.path in ("tiny", "tiny-base", "tiny-drawn", "tiny-copier", "tiny-forms") else [model]
+    found = [] if config.model.path in ("tiny", "tiny-base", "tiny-copier", "tiny-actor") else [model]
     chosen = [f"model.path={path}" for path in found]
     chosen += ["data.files=null"] if config.data.files else []
     return chosen + (["rollout.tasks=[fake/click-button]"] if "osworld/*" in config.train_tasks else [])
