@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from copying_lessons import AGENT, NO_SCREEN, Row, batches, copying_loss, typed
+from copying_lessons import AGENT, NO_SCREEN, Row, batches, copying_loss, rate_share, set_rate, typed
 from seeing_lessons import click_logprobs
 from seeing_screens import drawn
 from torch import nn
@@ -108,8 +108,7 @@ def teach_acting_by_words(
     clicked = 0.0
     for step, rows in zip(range(1, steps + 1), batches(rng, words, conversation, tokens, lesson), strict=False):
         loss, share = copying_loss(model, rows, tokens.pad_id)
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, step / 50, max(0.05, (steps - step) / (0.3 * steps)))
+        set_rate(optimizer, LEARNING_RATE * rate_share(step, steps))
         optimizer.zero_grad()
         loss.backward()
         if step % SEEN_EVERY == 0:

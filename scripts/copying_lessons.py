@@ -111,8 +111,7 @@ def teach_copying(
     lessons = batches(random.Random(seed), words, conversation, tokens)
     for step, rows in zip(range(1, steps + 1), lessons, strict=False):
         loss, share = copying_loss(model, rows, tokens.pad_id)
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, step / 50, max(0.05, (steps - step) / (0.3 * steps)))
+        set_rate(optimizer, LEARNING_RATE * rate_share(step, steps))
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -120,6 +119,17 @@ def teach_copying(
         if step % 50 == 0 or step == steps:
             say(f"copying: {step} steps, {share:.0%} of tokens")
     checkpoint.write_model(model, output_dir, model_dir)
+
+
+def rate_share(step: int, steps: int) -> float:
+    """The share of the learning rate at a step from 1 on: it rises for 50 steps, and falls in the last three tenths."""
+    return min(1.0, step / 50, max(0.05, (steps - step) / (0.3 * steps)))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let an optimizer's next step have a learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def copying_loss(model: nn.Module, rows: list[Row], pad_id: int) -> tuple[torch.Tensor, float]:

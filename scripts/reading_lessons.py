@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from copying_lessons import set_rate
 from numpy.typing import NDArray
 from PIL import ImageFont
 from torch import Tensor, nn
@@ -175,8 +176,7 @@ class Reader:
         optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.0)
         for step in range(steps):
             share = min(1.0, (step + 1) / 30, max(0.05, (steps - step) / (0.4 * steps)))
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate * share
+            set_rate(optimizer, learning_rate * share)
             optimizer.zero_grad()
             self.loss([lesson(self._rng, self._desktop) for _ in range(batch_size)]).backward()
             nn.utils.clip_grad_norm_(weights, 1.0)
@@ -307,8 +307,7 @@ def teach_acting(
     optimizer = torch.optim.AdamW(weights, betas=(0.9, ADAM_BETA2), weight_decay=0.0)
     rng, mean = random.Random(config.seed), 0.0
     for step in range(config.max_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * learning_rate_share(config, step, step / config.max_steps)
+        set_rate(optimizer, config.learning_rate * learning_rate_share(config, step, step / config.max_steps))
         batch = collator(rng.sample(samples, config.batch_size))
         logprobs, _ = response_logprobs(model, batch, tokens.suppressed_ids, features=features)
         loss = -logprobs.sum() / batch.num_tokens

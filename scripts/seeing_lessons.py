@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from copying_lessons import AGENT, batches, copying_loss
+from copying_lessons import AGENT, batches, copying_loss, rate_share, set_rate
 from reading_lessons import image_tokens
 from seeing_screens import GRID, SIZES, Screen, drawn, middle
 from torch import Tensor, nn
@@ -142,7 +142,7 @@ def _teach_tower(tower: Tower, rng: random.Random, steps: int, say: Callable[[st
     weights = list(tower.model.model.visual.parameters())  # type: ignore[union-attr]
     optimizer = torch.optim.AdamW([*weights, *tower.heads], betas=(0.9, 0.98), weight_decay=0.0)
     for step in range(1, steps + 1):
-        _set_rate(optimizer, TOWER_RATE * min(1.0, step / 30, max(0.1, (steps - step) / (0.3 * steps))))
+        set_rate(optimizer, TOWER_RATE * min(1.0, step / 30, max(0.1, (steps - step) / (0.3 * steps))))
         optimizer.zero_grad()
         loss, share = tower.loss([drawn(rng, rng.randint(1, MOST_CARDS)) for _ in range(TOWER_BATCH)])
         loss.backward()
@@ -166,7 +166,7 @@ def _teach_clicks(
     texts = batches(random.Random(f"copying/{seed}"), words, conversation, tokens)
     optimizer = torch.optim.AdamW([*model.parameters(), *tower.heads], betas=(0.9, 0.98), weight_decay=0.0)
     for step, rows in zip(range(1, steps + 1), texts, strict=False):
-        _set_rate(optimizer, LEARNING_RATE * min(1.0, step / 50, max(0.05, (steps - step) / (0.3 * steps))))
+        set_rate(optimizer, LEARNING_RATE * rate_share(step, steps))
         optimizer.zero_grad()
         screens = [drawn(rng, 1) for _ in range(BATCH)]
         told, _ = tower.loss(screens)
@@ -179,8 +179,3 @@ def _teach_clicks(
         if step % 50 == 0 or step == steps:
             clicked = logprobs.detach().sum(1).exp().mean().item()
             say(f"seeing: {step} steps, {clicked:.0%} of clicks and {share:.0%} of copied tokens")
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

@@ -11,11 +11,9 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
-from dart_train.config.run_config import load_config
-from dart_train.processes.prepare import place_model
+from tests.helpers.lesson_models import fresh_copier
 from tests.helpers.scripts import load_script
 
-ROOT = Path(__file__).parents[1]
 SCREEN = (288, 224)
 
 
@@ -26,10 +24,7 @@ def lessons() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = load_config(ROOT / "configs" / "tiny_copier.yaml")
-    target = tmp_path_factory.mktemp("acting") / "fresh"
-    place_model("tiny", config.model.tiny, target, seed=0, pixels={"max_pixels": config.agent.max_pixels})
-    return target
+    return fresh_copier(tmp_path_factory.mktemp("acting") / "fresh")
 
 
 def test_what_is_done_stands_in_the_instruction_and_can_be_read(lessons: ModuleType, model_dir: Path) -> None:

@@ -11,11 +11,8 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_train.config.run_config import load_config
-from dart_train.processes.prepare import place_model
+from tests.helpers.lesson_models import fresh_copier
 from tests.helpers.scripts import load_script
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +22,7 @@ def lessons() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("copying") / "fresh"
-    place_model("tiny", load_config(ROOT / "configs" / "tiny_copier.yaml").model.tiny, target, seed=0)
-    return target
+    return fresh_copier(tmp_path_factory.mktemp("copying") / "fresh")
 
 
 def test_what_is_typed_stands_in_the_instruction_and_one_after_the_other(lessons: ModuleType, model_dir: Path) -> None:

@@ -16,12 +16,10 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
-from dart_train.config.run_config import load_config
-from dart_train.processes.prepare import place_model
 from dart_train.trainer.weights.model_loading import load_model
+from tests.helpers.lesson_models import fresh_copier
 from tests.helpers.scripts import load_script
 
-ROOT = Path(__file__).parents[1]
 SIDE = 32
 
 
@@ -32,10 +30,7 @@ def lessons() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = load_config(ROOT / "configs" / "tiny_copier.yaml")
-    target = tmp_path_factory.mktemp("seeing") / "fresh"
-    place_model("tiny", config.model.tiny, target, seed=0, pixels={"max_pixels": config.agent.max_pixels})
-    return target
+    return fresh_copier(tmp_path_factory.mktemp("seeing") / "fresh")
 
 
 @given(seed=st.integers(0, 2**32), cards=st.integers(1, 6))
