@@ -42,6 +42,11 @@ CARRIED_OVER: dict[str, Remedy] = {
 
 _COMMANDING = frozenset({"ctrl", "ctrlright", "alt", "altright", "win", "winright"})
 _EDITING = frozenset("acvxyz") | {"left", "right", "up", "down", "home", "end", "backspace", "delete"}
+_UNBOUND = frozenset("0123456789!\"#$%&'()*,./:;<>?@[\\]^`{|}~")
+"""Characters with which Ctrl changes nothing: a model that learns to press `ctrl c` often presses one of them.
+
+Digits choose among tabs, of which there is one, and take back a zoom, which `+` and `-` alone set.
+"""
 _HARMLESS = frozenset(
     {
         *("shift", "shiftright", "enter", "tab", "space", "backspace", "delete", "insert", "esc", "home", "end"),
@@ -70,7 +75,7 @@ def _is_harmless(keys: Collection[str]) -> bool:
     if len(others) == len(set(keys)):
         return all(map(_edits, keys)) and not (shifts and "esc" in others)  # the browser's tasks
     commands = {key for key in others if len(key) == 1 or key == "delete"}
-    return others - shifts <= _EDITING and not (shifts and commands)
+    return others - shifts <= _EDITING | _UNBOUND and not (shifts and commands)
 
 
 def _edits(key: str) -> bool:

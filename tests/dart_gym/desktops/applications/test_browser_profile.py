@@ -1,15 +1,17 @@
 """The browser profile: the pointer's actions as a page sees them, DevTools, and Chromium's failures."""
 
 import asyncio
+import string
 
 import numpy as np
 import pytest
 
-from dart_gym.core.actions import Click, Drag, KeyDown, MouseDown, MouseUp, Move, Scroll
+from dart_gym.core.actions import Click, Drag, KeyDown, MouseDown, MouseUp, Move, Press, Scroll
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.applications import browser
 from dart_gym.desktops.applications.devtools import DevTools, DevToolsError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
+from dart_gym.desktops.input.carried_over import leaves_traces
 from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 from tests.helpers.desktop_end import launch_the_end
 
@@ -135,6 +137,43 @@ async def test_an_animation_does_not_settle_and_a_late_change_is_waited_for(page
     await page.desktop.perform(Click(100, 100))
     assert (await page.desktop.settle(SettlePolicy(quiet_ms=250))).stable
     assert tuple((await page.desktop.screenshot())[200, 300]) == (0, 0, 255)
+
+
+async def test_what_leaves_no_traces_with_ctrl_changes_nothing_in_the_browser(page, until):
+    """Every character with Ctrl that `leaves_traces` lets pass: no tab, dialog, bar, zoom or other page comes of it."""
+    await page.devtools.navigate("data:text/html,<script>keys = []; onkeydown = e => keys.push(e.key)</script>")
+    await page.desktop.perform(Click(100, 100))
+
+    async def seen() -> object:
+        page_state = "[devicePixelRatio, innerWidth, innerHeight, location.href, history.length, document.hasFocus()]"
+        targets = (await page.devtools.call("Target.getTargets"))["targetInfos"]
+        return await page.devtools.evaluate(page_state), sorted(target["targetId"] for target in targets)
+
+    async def press(key: str) -> None:
+        await page.devtools.evaluate("keys = []")
+        await page.desktop.perform(Press(("ctrl", key)))
+
+        async def arrived() -> bool:
+            return key in await page.devtools.evaluate("keys")
+
+        await until(arrived)
+
+    await page.desktop.settle(SettlePolicy())
+    state, screen = await seen(), await page.desktop.screenshot()
+    signs = [sign for sign in string.printable[:94] if not sign.isalpha()]
+    harmless = [sign for sign in signs if not leaves_traces(Press(("ctrl", sign)))]
+    assert len(harmless) == 38
+    for key in harmless:
+        await press(key)
+        assert await seen() == state, key
+    await page.desktop.settle(SettlePolicy())
+    np.testing.assert_array_equal(await page.desktop.screenshot(), screen)
+    await press("+")
+    await until(lambda: differs(seen, state))  # so that the comparison is known to see what a key does
+
+
+async def differs(look, before: object) -> bool:
+    return await look() != before
 
 
 async def test_devtools_calls_overlap_and_errors_are_typed(page):

@@ -11,6 +11,7 @@ from dart_gym.desktops.input.carried_over import CARRIED_OVER, Remedy, leaves_tr
     [
         *(Type("any text\n"), Click(1, 1, "right"), Click(1, 1, modifiers=("shift",)), Move(1, 1), Wait(1)),
         *(Press(("a",)), Press(("shift", "end")), Press(("capslock",)), Press(("num1",)), Press(("esc",))),
+        *(Press(("ctrl", ")")), Press(("ctrl", "0")), Press(("ctrl", "\\"))),
         *(Press(("ctrl", "c")), Press(("ctrl", "V")), Press(("ctrl", "shift", "left")), Press(("pause",))),
         *(KeyDown("shift"), KeyDown("a"), KeyUp("ctrl"), MouseDown("left"), Scroll(1, 1, 3), Drag(((1, 1), (9, 9)))),
     ],
@@ -22,7 +23,13 @@ def test_what_edits_a_page_leaves_no_traces(action):
 @pytest.mark.parametrize(
     "action",
     [
-        *(Press(("ctrl", "t")), Press(("ctrl", "+")), Press(("ctrl", "d")), Press(("ctrl", "shift", "i"))),
+        *(
+            Press(("ctrl", "t")),
+            Press(("ctrl", "+")),
+            Press(("ctrl", "-")),
+            Press(("ctrl", "d")),
+            Press(("ctrl", "shift", "i")),
+        ),
         *(Press(("ctrl", "s")), Press(("f11",)), Press(("alt", "f4")), Press(("win",)), Press(("printscreen",))),
         *(Press(("ctrl", "alt", "delete")), Press(("ctrl", "shift", "v")), Press(("menu",)), Press(("volumeup",))),
         *(Press(("shift", "esc")), Press(("ctrl", "shift", "delete")), Press(("ShiftRight", "Escape"))),
