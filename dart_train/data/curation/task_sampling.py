@@ -3,16 +3,20 @@
 Invariants:
     - A share is a factor on the task's configured weight, in [floor, 1]: every task keeps a share, since a success rate
       that is never measured again stays wrong.
-    - A task that was never tried has share 1.
+    - A task that was never tried, or in fewer than `MEASURED_GROUPS` groups, has share 1.
 """
 
 from bisect import bisect_left
 from collections.abc import Mapping
 
 from dart_train.data.curation.rules import CurationConfig, TaskSampling
+from dart_train.data.insight.statistics import TaskStats
 
 CURRICULUM_BANDS = (0.7, 0.3)
 """Success rates that divide the tasks of a curriculum into bands, falling: easy, medium, hard."""
+MEASURED_GROUPS = 3
+"""Groups after which a task's success rate counts. The members of a group begin from the same screen, so a task of
+which half of the instances can be done shows 0 or 1 after its first group."""
 OPENS_AT = 0.6
 """A band opens once the mean success of all tasks in easier bands is this high."""
 
@@ -24,6 +28,11 @@ def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> 
     if config.task_sampling is TaskSampling.CURRICULUM:
         return curriculum_shares(success, floor=config.sampling_floor)
     return dict.fromkeys(success, 1.0)
+
+
+def is_measured(config: CurationConfig, record: TaskStats | None) -> bool:
+    """Return whether a task was tried often enough that its success rate says something about it."""
+    return record is not None and record.rollouts >= MEASURED_GROUPS * config.group_size
 
 
 def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float | None]], tasks: int) -> set[str]:

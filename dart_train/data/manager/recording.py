@@ -21,7 +21,7 @@ from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
 from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, usable_share
 from dart_train.data.curation.rules import Plan, TaskSampling
-from dart_train.data.curation.task_sampling import retired_tasks, task_shares
+from dart_train.data.curation.task_sampling import is_measured, retired_tasks, task_shares
 from dart_train.data.groups import lease_rows, partial_groups, trajectory_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
@@ -139,7 +139,8 @@ class Recording(Insight):
         needed = config.dynamic_rollouts or config.dynamic_length or sampled or config.retire_above is not None
         records = self.read(statistics.saved_task_stats) if needed else {}
         rates = {task: records[task].success_rate if task in records else None for task in step_limits}
-        begun = {task: self._known.get(task) if rate is None else rate for task, rate in rates.items()}
+        measured = {task: rate if is_measured(config, records.get(task)) else None for task, rate in rates.items()}
+        begun = {task: self._known.get(task) if rate is None else rate for task, rate in measured.items()}
         shares = task_shares(config, begun)
         tried = {task: (records[task].rollouts, rates[task]) for task in step_limits if task in records}
         retired = retired_tasks(config, tried, len(step_limits))

@@ -106,17 +106,26 @@ def test_a_cap_grows_when_it_cuts_off_every_attempt(tmp_path, clock, database):
         assert attempt("ended", 5, TerminalState.DONE, 0.0) == 4
 
 
-def test_shares_follow_success(tmp_path, clock, database):
+def test_shares_follow_success_once_three_groups_have_shown_it(tmp_path, clock, database):
+    """The members of a group begin from the same screen: one that fails as a whole says little of the task."""
     with open_manager(tmp_path, clock, config(task_sampling="success")) as data:
+
+        def shares() -> dict[str, float]:
+            data.refresh_task_stats()
+            plans = data.plans({TASK: None, "fake/hard": None, "fake/new": None})
+            return {task: plan.share for task, plan in plans.items()}
+
+        for number in range(2):
+            record_group(data, f"half-{number}", (1.0, 0.0))
+            record_group(data, f"never-{number}", (0.0, 0.0), task_id="fake/hard")
+        assert shares() == {TASK: 1.0, "fake/hard": 1.0, "fake/new": 1.0}
         record_group(data, "half", (1.0, 0.0))
         record_group(data, "never", (0.0, 0.0), task_id="fake/hard")
-        data.refresh_task_stats()
-        plans = data.plans({TASK: None, "fake/hard": None, "fake/new": None})
-        assert {task: plan.share for task, plan in plans.items()} == {TASK: 1.0, "fake/hard": 0.1, "fake/new": 1.0}
+        assert shares() == {TASK: 1.0, "fake/hard": 0.1, "fake/new": 1.0}
 
 
 def test_a_curriculum_begins_from_known_pass_rates_and_believes_what_it_measures(tmp_path, clock, database):
-    """Without them every task that was never tried has its full share; the first rollouts of its own replace them."""
+    """Without them every task that was never tried has its full share; the first groups of its own replace them."""
     path, tasks = str(tmp_path / "rates.json"), {TASK: None, "fake/hard": None, "fake/new": None}
     write_difficulty(path, "first", {TASK: (5, 10), "fake/hard": (1, 10)})
     write_difficulty(path, "second", {TASK: (9, 10), "fake/hard": (1, 10)})
@@ -131,7 +140,8 @@ def test_a_curriculum_begins_from_known_pass_rates_and_believes_what_it_measures
     with open_manager(
         tmp_path, clock, config(task_sampling="curriculum", difficulty=path, difficulty_of="first")
     ) as data:
-        record_group(data, "hard", (1.0, 0.0), task_id="fake/hard")
+        for number in range(3):
+            record_group(data, f"hard-{number}", (1.0, 0.0), task_id="fake/hard")
         data.refresh_task_stats()
         assert data.plans(tasks)["fake/hard"].share == 1.0
 
