@@ -160,8 +160,14 @@ def _sections(config: RunConfig) -> Iterator[str]:
         )
     if config.controls.supervised and not warmup.limited:
         yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"
-    if trainer.supervised_coef and not config.demonstrations.per_task and not warmup.pool_sources:
-        yield "trainer.supervised_coef needs demonstrations: set demonstrations.per_task, or supervised_coef to 0"
+    shown = config.demonstrations.per_task or warmup.pool_sources or trainer.self_imitation_rows
+    if trainer.supervised_coef and not shown:
+        yield (
+            "trainer.supervised_coef needs demonstrations: set demonstrations.per_task or trainer.self_imitation_rows, "
+            "or supervised_coef to 0"
+        )
+    if trainer.self_imitation_rows and not trainer.supervised_coef:
+        yield "trainer.self_imitation_rows needs a weight: set trainer.supervised_coef, or leave it out"
 
 
 def _engines(config: RunConfig) -> Iterator[str]:

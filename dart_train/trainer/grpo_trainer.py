@@ -50,6 +50,7 @@ from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.members import BatchSettings
+from dart_train.trainer.batches.own_successes import OwnSuccesses
 from dart_train.trainer.batches.teacher_answers import TeacherAnswers
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
@@ -129,8 +130,10 @@ class DartGRPOTrainer(ShardedTrainer):
             torch.set_num_threads(args.torch_threads)
         choose_backends(args.device)
         check_kernel(args.attention, args.device, half=args.bf16 or args.fp16)
-        if args.supervised_coef and not demonstrations:
-            raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
+        if args.supervised_coef and not demonstrations and not args.self_imitation_rows:
+            raise ValueError(
+                "supervised_coef needs demonstrations: hand them over, set self_imitation_rows, or set it to 0"
+            )
         self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
         if model_dir is None and self._weights_dir is None:
             raise ValueError("model_dir is missing: a loaded model comes without its tokenizer and processor files")
@@ -210,6 +213,7 @@ class DartGRPOTrainer(ShardedTrainer):
             numbers=TeacherAnswers(data, always=args.teacher_when == "always")
             if args.teacher_when != "never"
             else dict,
+            imitated=OwnSuccesses(data, args.self_imitation_rows if args.supervised_coef else 0, args.seed).draw,
             nothing_in=lambda lease: self.steps.nothing_in(lease),  # made after the leases
             most_passed=args.max_bad_steps,
         )

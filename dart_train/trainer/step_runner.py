@@ -17,7 +17,7 @@ Invariants:
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -167,6 +167,9 @@ class StepRunner:
         if self.batch is None:
             rng = random.Random(f"{self._settings.seed}/{step}")  # the same after a restart
             rows = min(self._settings.supervised_rows, len(self._demonstrations))
+            shown = rng.sample(self._demonstrations, rows) if rows else []
+            first = 1 + max((sample.trajectory for sample in shown), default=-1)
+            shown += [replace(sample, trajectory=first + sample.trajectory) for sample in lease.imitated]
             self.batch = build_batch(
                 lease.groups,
                 self.collator,
@@ -175,7 +178,7 @@ class StepRunner:
                 rng=rng,
                 max_tokens=self._max_tokens,
                 unpublished=unpublished,
-                demonstrations=rng.sample(self._demonstrations, rows) if rows else (),
+                demonstrations=shown,
                 ranks=self.shares,
             )
             self.iteration = 0

@@ -193,6 +193,22 @@ def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: boo
     return AskedCounts(steps, steps - taught, max(newest, after))
 
 
+@dataclass(frozen=True, slots=True)
+class FullSuccess:
+    """An episode of the policy with the full reward."""
+
+    rollout_id: int
+    task_id: str
+    trajectory_id: str
+
+
+def full_successes(connection: sa.Connection, run_id: str, after: int = 0) -> list[FullSuccess]:
+    """Return a run's rollouts with the full reward that can be trained on and have a higher number, oldest first."""
+    mine = _scored(run_id) & (_meta.rollout_id > after) & (_meta.reward >= 1.0)
+    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(mine).order_by(_meta.rollout_id)
+    return [FullSuccess(*row) for row in connection.execute(query)]
+
+
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:
     """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
     upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0

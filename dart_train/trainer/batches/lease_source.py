@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data import IterableDataset
 
 from dart_train.core.train_errors import LeaseError, TrainingError
+from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ POLL_S = 0.5  # how often a waiting trainer asks whether it shall stop
 class Lease:
     """The current lease, as every rank knows it; `serial` counts this trainer's leases, from 1.
 
-    `numbers` are metrics of the data beside it.
+    `numbers` are metrics of the data beside it, `imitated` steps whose responses are imitated beside it.
     """
 
     groups: tuple[Group, ...]
     serial: int
     wait_s: float = 0.0
     numbers: Mapping[str, float] = field(default_factory=dict)
+    imitated: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class LeaseSource(IterableDataset):
         on_end: called once, on every rank, after `stop` said so.
         weights: version that is trained now; it may still be on its way to the disk, unknown to other processes.
         numbers: metrics of the data, asked for on the main rank with each lease.
+        imitated: steps to imitate beside a lease, by its serial; asked for on the main rank.
         nothing_in: why no step of a lease can be trained on, or "". Every rank comes to the same answer.
         most_passed: leases in a row that are passed over for such a reason before the run ends.
 
@@ -88,10 +91,12 @@ class LeaseSource(IterableDataset):
         parts: int = 1,
         ranks: Ranks = ALONE,
         numbers: Callable[[], Mapping[str, float]] = dict,
+        imitated: Callable[[int], tuple[Sample, ...]] = lambda serial: (),
         nothing_in: Callable[[Lease], str] = lambda lease: "",
         most_passed: int = 3,
     ) -> None:
         self._numbers = numbers
+        self._imitated = imitated
         self._nothing_in = nothing_in
         self._most_passed = most_passed
         self._in_a_row = 0
@@ -184,7 +189,8 @@ class LeaseSource(IterableDataset):
         if found is None:
             return False, None
         self._held = found.__enter__()  # heartbeats until it is settled
-        return False, Lease(found.groups, found.serial, time.monotonic() - started, dict(self._numbers()))
+        waited, serial = time.monotonic() - started, found.serial
+        return False, Lease(found.groups, serial, waited, dict(self._numbers()), self._imitated(serial))
 
     def commit(self, lease: Lease, version: int) -> None:
         """Hand the lease in: weights of `version` were trained on it. One that was lost meanwhile is only logged."""

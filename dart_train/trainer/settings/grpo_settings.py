@@ -238,6 +238,11 @@ class GRPOSettings:
     supervised_coef: Annotated[float, Interval(ge=0)] = setting(
         0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
     )
+    self_imitation_rows: Annotated[int, Interval(ge=0)] = setting(
+        0,
+        "Steps of the run's own newest successes, evenly over tasks, that supervised_coef counts for beside "
+        "demonstrations in every step (self-imitation, arXiv 1806.05635); 0 for none.",
+    )
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
     lora_alpha: int = setting(32, "Its scale is lora_alpha / lora_r.")

@@ -246,6 +246,17 @@ def test_demonstrations_are_imitated_beside(data, record_group, make_config, mod
     assert rows[0]["loss"] == pytest.approx(0.5 * rows[0]["supervised_loss"], abs=0.05)
 
 
+def test_own_successes_are_imitated_beside(data, record_group, make_config, model_dir, log, screens):
+    for key in "abcdefgh":
+        record_group(key)
+    config = make_config(max_steps=3, supervised_coef=0.5, self_imitation_rows=2, micro_batch_tokens=128)
+    DartGRPOTrainer(model_dir, config, data, metrics=log).run()
+    rows = list(read_metrics(log.path))
+    assert rows[0]["supervised_loss"] == pytest.approx(6.83, abs=0.1)  # log of the vocabulary
+    assert rows[0]["batch/samples"] == 8.0
+    assert rows[0]["loss"] == pytest.approx(0.5 * rows[0]["supervised_loss"], abs=0.05)
+
+
 def test_supervised_coef_needs_demonstrations(data, make_config, model_dir):
     with pytest.raises(ValueError, match="supervised_coef needs demonstrations"):
         DartGRPOTrainer(model_dir, make_config(supervised_coef=0.5), data)
