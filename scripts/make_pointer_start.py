@@ -1,7 +1,7 @@
 """Makes what `configs/pointer.yaml` and `configs/pointer_pages.yaml` begin from: a tiny model that knows a little.
 
     .venv/bin/python scripts/make_pointer_start.py OUT [--start DIR] [--seconds 20] [--text]
-    .venv/bin/python scripts/make_pointer_start.py OUT --pages [--seconds 40] [--wrong 0.3]
+    .venv/bin/python scripts/make_pointer_start.py OUT --pages [--seconds 40]
 
 With a head that chooses among patches, or with --text one that writes coordinates: the same backbone, the same screens
 and instructions of the task, the same seconds of processor time. --start takes a backbone that was made before.
@@ -13,7 +13,6 @@ from demonstrations that the oracles play on real desktops (a run of its own in 
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
 import tempfile
 import time
@@ -40,7 +39,7 @@ from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectory
-from dart_train.trainer.batches.demonstrations import Demonstration, corrupt
+from dart_train.trainer.batches.demonstrations import Demonstration
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.model_loading import load_model
 
@@ -66,13 +65,11 @@ async def task_items(count: int) -> list[GroundingItem]:
     return items
 
 
-def page_items(
-    played: Iterable[Trajectory], load_image: Callable[[str], NDArray[np.uint8]], wrong: float
-) -> list[GroundingItem]:
-    """The steps of demonstrations, a share of them with another one's instruction; the click is the target."""
-    items, shown = [], sorted(played, key=lambda one: (one.task_id, one.seed))
-    told = corrupt([Demonstration.from_trajectory(one) for one in shown], wrong, random.Random(0))
-    for one, demonstration in zip(shown, told, strict=True):
+def page_items(played: Iterable[Trajectory], load_image: Callable[[str], NDArray[np.uint8]]) -> list[GroundingItem]:
+    """The steps of demonstrations; the click is the target."""
+    items = []
+    for one in sorted(played, key=lambda one: (one.task_id, one.seed)):
+        demonstration = Demonstration.from_trajectory(one)
         for step, shot in zip(one.steps, demonstration.screenshots, strict=True):
             click, image = action_from_dict(step.actions[0]), load_image(shot)
             box, size = Box(click.x - 1, click.y - 1, click.x + 1, click.y + 1), (image.shape[1], image.shape[0])
@@ -105,7 +102,6 @@ def main(
     out: Path,
     start: Annotated[Path | None, typer.Option(help="A backbone that was made before.")] = None,
     seconds: Annotated[float, typer.Option(help="Processor time on the task's own screens.")] = 20.0,
-    wrong: Annotated[float, typer.Option(help="Share of screens with another screen's instruction.")] = 0.5,
     text: Annotated[bool, typer.Option("--text", help="Coordinates in text.")] = False,
     pages: Annotated[bool, typer.Option("--pages", help="The quick start's pages of clicks.")] = False,
     runs_dir: Annotated[Path, typer.Option(help="With --pages: where the demonstrations are kept.")] = ROOT / "runs",
@@ -117,14 +113,11 @@ def main(
         torch.manual_seed(0)
         model = PointerModel(run.checkpoint(0), begin="", dtype="float32")
         with open_data(load_config(run.config), run) as data:
-            items = page_items(data.trajectories(source="oracle"), data.load_image, wrong)
+            items = page_items(data.trajectories(source="oracle"), data.load_image)
         learn(model, items, seconds, PAGES_RATE)
         model.save(out)
         return
-    items, rng = asyncio.run(task_items(400)), random.Random(0)
-    for number in rng.sample(range(len(items)), int(wrong * len(items))):  # imperfect on purpose
-        other, own = rng.choice(items), items[number]
-        items[number] = GroundingItem(own.name, other.description, own.boxes, own.image, own.screen)
+    items = asyncio.run(task_items(400))
     with tempfile.TemporaryDirectory() as place:
         begun = start or make_start(Path(place), draw_items(300, SIZE, seed=0), 15.0, 30.0)
         torch.manual_seed(0)

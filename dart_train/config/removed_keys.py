@@ -44,7 +44,7 @@ _CONSTANT: Mapping[str, Mapping[str, Any]] = {
     },
     "rollout.sync": {"buffer_mib": 1024.0, "lease_s": 30.0},
     "data": {"sweep_interval_s": 0.5, "image_format": "auto"},
-    "demonstrations": {"wrong_instruction_share_of": {}},
+    "demonstrations": {"wrong_instruction_share": 0.0, "wrong_instruction_share_of": {}},
     "data.curation": {
         "partial_members": 2, "retire_after": 16, "length_margin": 1, "min_length": 2, "length_growth": 1.5,
         "sampling_floor": 0.1, "curriculum_bands": [0.7, 0.3], "curriculum_opens_at": 0.6, "leftover_after_s": 600.0,

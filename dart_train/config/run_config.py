@@ -126,12 +126,6 @@ class DemonstrationConfig(Section):
     )
     per_task_of: dict[str, int] = Field(default_factory=dict, description="Other numbers of episodes, by task.")
     grid: int = Field(1, ge=1, description="Clicks are demonstrated on multiples of this many pixels.")
-    wrong_instruction_share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of demonstrations that get the instruction of another one: imperfect on purpose.",
-    )
 
 
 class DataConfig(Section):

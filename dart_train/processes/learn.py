@@ -127,7 +127,7 @@ def _learn(context: ProcessContext) -> None:
         if arguments.supervised_coef:
             from dart_train.processes.warmup import load_samples
 
-            demonstrations = load_samples(context.config, data, newest.path, wanted=1)
+            demonstrations = load_samples(context.config, data, newest.path)
         # An adapter belongs to the weights that it was begun on, which are the reference as well when it is off.
         begun = data.local_copy(started_from.path)
         start, reference = (begun, None) if arguments.use_peft else (newest.path, begun)

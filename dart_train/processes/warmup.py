@@ -1,6 +1,5 @@
 """The supervised warm-up: from version 0 and the demonstrations to version 1. Also its continuation, the control."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ from dart_train.processes.process_context import ProcessContext
 from dart_train.processes.process_context import Progress as PanelProgress
 from dart_train.run.run_directory import RunState
 from dart_train.trainer.batches.collator import Sample
-from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
+from dart_train.trainer.batches.demonstrations import Demonstration, encode, recorded
 from dart_train.trainer.supervised import Progress, SupervisedConfig, TrainedAs, train_supervised
 from dart_train.trainer.weights.adapters import LoraSettings
 
-MAX_PASSES = 20
-UNLIMITED = 1 << 30
 KNOWN_BY_HEART = 1e-3
 """Loss in nats per token at which the control ends: its demonstrations have nothing left to teach."""
 
@@ -45,8 +42,7 @@ def main(context: ProcessContext, *, control: bool = False) -> None:
             raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
         target = context.run.supervised if control else context.run.checkpoint(version)
         model_dir, settings = data.local_copy(start.path), _settings(config, seconds)
-        wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
-        samples = load_samples(config, data, model_dir, wanted=wanted)
+        samples = load_samples(config, data, model_dir)
         say = _teller(context.progress("supervised" if control else "warmup"), settings)
         train_supervised(
             model_dir,
@@ -114,27 +110,14 @@ def _teller(progress: PanelProgress, settings: SupervisedConfig) -> Callable[[Pr
     return say
 
 
-def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *, wanted: int) -> list[Sample]:
-    """The run's demonstrations as training samples, imperfect as configured, and successes of other sources.
-
-    Equal for equal seeds.
-
-    Every pass over the demonstrations draws again which of them carry a wrong instruction: a fixed choice would be
-    learned by heart.
-    """
+def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path) -> list[Sample]:
+    """The run's demonstrations as training samples, and successes of other sources."""
     oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]
     tokens = ModelTokens.load(model_dir)
     vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)
     conversation = Conversation(tokens, vision, config.agent, action_format)
-    share = config.demonstrations.wrong_instruction_share
-    passes = MAX_PASSES if share else 1
-    rng = random.Random(config.seed)
     samples: list[Sample] = []
     for source in config.warmup.pool_sources:
         samples += recorded(data.trajectories(source=source))
-    for _ in range(passes if demonstrations else 0):
-        samples += encode(corrupt(demonstrations, share, rng), conversation, tokens, data.load_image)
-        if len(samples) >= wanted:
-            break
-    return samples
+    return samples + encode(demonstrations, conversation, tokens, data.load_image)

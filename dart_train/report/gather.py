@@ -53,11 +53,6 @@ NOTE_SUCCESS = (
     "Success is measured at temperature {temperature:g}, the policy that is trained, on {episodes} seeds per task that "
     "training never uses. Intervals are 95 %: Wilson per task, bootstrap over episodes for the mean."
 )
-NOTE_IMPERFECT = (
-    "The demonstrations are imperfect on purpose: {share:.0f} % carry the instruction of another episode of "
-    "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
-    "to the final figure is the reinforcement learning alone."
-)
 SHIPPED = "The model starts from weights of the package dart-gym-demo-models: supervised training on "
 NOTES_SHIPPED = {
     "tiny-base": SHIPPED + "clean demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find "
@@ -448,10 +443,8 @@ def alarm_notes(run: RunDirectory) -> list[str]:
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
     """Return what a reader must know to judge the figures."""
-    evaluation, share = config.evaluation, config.demonstrations.wrong_instruction_share
+    evaluation = config.evaluation
     said = [NOTE_SUCCESS.format(temperature=evaluation.temperature, episodes=evaluation.episodes)]
-    if share:
-        said.append(NOTE_IMPERFECT.format(share=100 * share))
     said += [NOTES_SHIPPED[config.model.path]] if config.model.path in NOTES_SHIPPED else []
     said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]
     said += [

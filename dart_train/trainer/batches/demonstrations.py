@@ -1,12 +1,11 @@
-"""Demonstrations before tokenisation: instructions, screenshots and answers; and ways to make them imperfect.
+"""Demonstrations before tokenisation: instructions, screenshots and answers.
 
 Pure functions on values. Tokenisation is the conversation's, the same that makes prompts in a rollout.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,31 +64,6 @@ def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
         steps = (step for step in trajectory.steps if step.response_ids and step.prompt_ids)
         samples += [replace(Sample.from_step(step, trajectory=number), logprobs=()) for step in steps]
     return samples
-
-
-def corrupt(demonstrations: Sequence[Demonstration], share: float, rng: random.Random) -> list[Demonstration]:
-    """Give a share of each task's demonstrations the instruction of another demonstration of the same task.
-
-    Such a demonstration clicks at something sensible, but not at what was asked: imperfect on purpose, and a report
-    of what was learned from it must say so. The other instruction may happen to be the same text.
-
-    Raises:
-        ValueError: a share outside [0, 1].
-    """
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share must be in [0, 1], got {share!r}")
-    by_task: dict[str, list[int]] = {}
-    for index, demonstration in enumerate(demonstrations):
-        by_task.setdefault(demonstration.task_id, []).append(index)
-    result = list(demonstrations)
-    for members in by_task.values():
-        if len(members) < 2:
-            continue
-        for index in rng.sample(members, round(share * len(members))):
-            place = rng.randrange(len(members) - 1)
-            other = members[place] if members[place] != index else members[-1]
-            result[index] = replace(demonstrations[index], instruction=demonstrations[other].instruction)
-    return result
 
 
 def encode(

@@ -53,7 +53,7 @@ def test_resolved_configuration_reads_back_as_itself(tmp_path):
         ({"trainer": {"delta": 1.1}}, ["trainer: delta=1.1 must be above"]),
         ({"trainer": {"eval_steps": 5}}, ["trainer.eval_steps: unknown key"]),
         ({"trainer": {"weight_decay": "much"}}, ["trainer.weight_decay: input should be a valid number"]),
-        ({"demonstrations": {"wrong_instruction_share": 1.5}}, ["wrong_instruction_share"]),
+        ({"demonstrations": {"grid": 0}}, ["grid"]),
     ],
 )
 def test_mistakes_are_named(change, words):

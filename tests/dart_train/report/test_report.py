@@ -35,7 +35,6 @@ def config() -> RunConfig:
         {
             "name": "r",
             "description": f"a <b>run</b> {HOSTILE}",
-            "demonstrations": {"wrong_instruction_share": 0.75},
             "rollout": {"tasks": list(TASKS), "workers": 2, "group_size": 2},
             "data": {"curation": {"max_staleness": 9}},
             "evaluation": {"beside": ["fake/other"]},

@@ -1,56 +1,16 @@
-"""Demonstrations: corrupted as said, encoded as a rollout would have been."""
+"""Demonstrations: encoded as a rollout would have been."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
-
-
-def made(count: int, task: str = "t") -> list[Demonstration]:
-    return [Demonstration(task, f"{task} {number}", (f"s{number}",), (f"a{number}",)) for number in range(count)]
-
-
-@given(st.integers(2, 40), st.floats(0, 1), st.integers(0, 1000))
-def test_the_share_is_exact_and_only_instructions_change(count, share, seed):
-    before = made(count)
-    after = corrupt(before, share, random.Random(seed))
-    changed = [old != new for old, new in zip(before, after, strict=True)]
-    assert sum(changed) == round(share * count)  # all instructions differ here
-    assert [replace(new, instruction=old.instruction) for old, new in zip(before, after, strict=True)] == before
-    assert {item.instruction for item in after} <= {item.instruction for item in before}
-
-
-def test_instructions_never_cross_tasks():
-    mixed = made(20, "one") + made(20, "two") + made(1, "alone")
-    for item in corrupt(mixed, 1.0, random.Random(0)):
-        assert item.instruction.split()[0] == item.task_id
-
-
-def test_every_other_demonstration_is_as_likely():
-    counts = [0] * 4
-    for seed in range(3000):
-        counts[int(corrupt(made(4), 1.0, random.Random(seed))[1].instruction.split()[1])] += 1
-    assert counts[1] == 0
-    assert all(850 < count < 1150 for place, count in enumerate(counts) if place != 1)
-
-
-def test_equal_seeds_give_equal_results():
-    assert corrupt(made(30), 0.7, random.Random(5)) == corrupt(made(30), 0.7, random.Random(5))
-
-
-def test_a_share_is_a_share():
-    with pytest.raises(ValueError, match=r"share must be in \[0, 1\], got 75"):
-        corrupt(made(3), 75, random.Random(0))
+from dart_train.trainer.batches.demonstrations import Demonstration, encode, recorded
 
 
 @pytest.mark.train
