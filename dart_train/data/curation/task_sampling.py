@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from dart_train.data.curation.rules import CurationConfig, TaskSampling
-from dart_train.data.insight.statistics import TaskStats
 
 CURRICULUM_BANDS = (0.7, 0.3)
 """Success rates that divide the tasks of a curriculum into bands, falling: easy, medium, hard."""
@@ -30,9 +29,9 @@ def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> 
     return dict.fromkeys(success, 1.0)
 
 
-def is_measured(config: CurationConfig, record: TaskStats | None) -> bool:
-    """Return whether a task was tried often enough that its success rate says something about it."""
-    return record is not None and record.rollouts >= MEASURED_GROUPS * config.group_size
+def is_measured(config: CurationConfig, rollouts: int) -> bool:
+    """Return whether a task has had enough rollouts that its success rate says something about it."""
+    return rollouts >= MEASURED_GROUPS * config.group_size
 
 
 def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float | None]], tasks: int) -> set[str]:

@@ -139,8 +139,10 @@ class Recording(Insight):
         needed = config.dynamic_rollouts or config.dynamic_length or sampled or config.retire_above is not None
         records = self.read(statistics.saved_task_stats) if needed else {}
         rates = {task: records[task].success_rate if task in records else None for task in step_limits}
-        measured = {task: rate if is_measured(config, records.get(task)) else None for task, rate in rates.items()}
-        begun = {task: self._known.get(task) if rate is None else rate for task, rate in measured.items()}
+        measured = {
+            task: record.success_rate for task, record in records.items() if is_measured(config, record.rollouts)
+        }
+        begun = {task: measured.get(task, self._known.get(task)) for task in step_limits}
         shares = task_shares(config, begun)
         tried = {task: (records[task].rollouts, rates[task]) for task in step_limits if task in records}
         retired = retired_tasks(config, tried, len(step_limits))
