@@ -138,7 +138,6 @@ def test_figures_of_a_run(config, run, data):
     assert report.tasks[0].before.episodes == 3  # an episode without a score is no failure
     assert set(report.utilisation.values) == {"desktops", "engines", "trainer"}
     assert all(((0 <= values) & (values <= 1)).all() for values in report.utilisation.values.values())
-    assert any("75 % carry the instruction of another" in note for note in report.notes)
     assert any("not trained" in note for note in report.notes)
 
 
