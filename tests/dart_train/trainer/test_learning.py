@@ -1,9 +1,10 @@
-"""The whole of it learns: supervised training on demonstrations of clicks gives a policy that clicks anywhere,
+"""The whole of it learns: supervised training on clicks gives a policy that is right half of the time,
 then its own rollouts are graded, recorded, leased and trained until it clicks where it should.
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from pathlib import Path
 
@@ -36,9 +37,10 @@ def conversation(tokens, vision) -> Conversation:
 
 @pytest.fixture(scope="module")
 def warm_dir(tmp_path_factory, model_dir, conversation, tokens, screens) -> Path:
-    """A model that clicks well, and was never told why there."""
+    """A model that clicks well, and half of the time where it was asked to."""
     image = next(iter(screens))
-    demonstrations = [Demonstration("bandit", "Click", (image,), (answer,)) for answer in ANSWERS * 10]
+    pairs = [*itertools.product(INSTRUCTIONS, ANSWERS), *zip(INSTRUCTIONS, ANSWERS, strict=True)]
+    demonstrations = [Demonstration("bandit", text, (image,), (answer,)) for text, answer in pairs] * 3
     samples = encode(demonstrations, conversation, tokens, screens.__getitem__)
     target = tmp_path_factory.mktemp("warm") / "model"
     config = SupervisedConfig(max_steps=100, learning_rate=5e-3, warmup_steps=5, threads=1)
@@ -119,7 +121,7 @@ SETTINGS = {
 def test_learns_what_is_rewarded(bandit, make_config, warm_dir):
     rewards = learn(bandit, warm_dir, config=make_config(**SETTINGS))
     assert np.mean(rewards[:5]) < 0.5
-    assert np.mean(rewards[-8:]) > 0.85
+    assert np.mean(rewards[-8:]) > 0.8
 
 
 @pytest.mark.slow
