@@ -303,10 +303,7 @@ class Leasing(Insight):
 
     def _load_group(self, row: TakenGroup) -> Group | None:
         try:
-            trajectories = tuple(self.load_trajectory(name) for name in (*row.trajectory_ids, *row.injected))
-            for trajectory in trajectories:
-                for step in trajectory.steps:
-                    self.files.check_images(step.image_hashes)
+            trajectories = tuple(self.load_whole(name) for name in (*row.trajectory_ids, *row.injected))
         except CorruptDataError as error:
             _log.error("group %s is left out: %s", row.key, error)
             self.store.write(lambda c: lease_rows.reject_group(c, row.group_id, Reason.CORRUPT))

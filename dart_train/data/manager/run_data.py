@@ -116,6 +116,13 @@ class RunData:
         """
         return self._trajectories.get(trajectory_id, self.files.read_trajectory)
 
+    def load_whole(self, trajectory_id: str) -> Trajectory:
+        """Return a trajectory by its id, if its screenshots are there, too; raises as `load_trajectory`."""
+        trajectory = self.load_trajectory(trajectory_id)
+        for step in trajectory.steps:
+            self.files.check_images(step.image_hashes)
+        return trajectory
+
     def trajectories(self, *, source: str | None = None, state: RolloutState | None = None) -> Iterator[Trajectory]:
         """Yield trajectories that have files, in the order of their recording; of one source or state where named."""
         for name in self.read(trajectory_rows.list_stored, source, state):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,20 +59,17 @@ class OwnSuccesses:
         for number, task in enumerate(rng.sample(sorted(self._known), len(self._known))):
             if len(drawn) >= self._steps:
                 break
-            drawn += [replace(sample, trajectory=number) for sample in self._samples(task, rng.choice)]
+            name = rng.choice(self._known[task])
+            drawn += [replace(sample, trajectory=number) for sample in self._samples(task, name)]
         return tuple(drawn)
 
-    def _samples(self, task: str, choice: Callable[[deque[str]], str]) -> list[Sample]:
-        """The steps of one success of a task; none where it is damaged, or was removed to save room."""
-        name = choice(self._known[task])
+    def _samples(self, task: str, name: str) -> list[Sample]:
+        """The steps of a success of a task; none where it is damaged, or was removed to save room."""
         try:
-            trajectory = self._data.load_trajectory(name)
-            for step in trajectory.steps:
-                self._data.files.check_images(step.image_hashes)
+            return recorded([self._data.load_whole(name)])
         except CorruptDataError as error:
             _log.warning("a success is not imitated: %s", error)
             self._known[task].remove(name)
             if not self._known[task]:
                 del self._known[task]
             return []
-        return recorded([trajectory])

@@ -1,4 +1,4 @@
-"""The whole of it learns: supervised training on clicks gives a policy that is right half of the time,
+"""The whole of it learns: supervised training on any clicks gives a policy that clicks anywhere,
 then its own rollouts are graded, recorded, leased and trained until it clicks where it should.
 """
 
@@ -37,7 +37,7 @@ def conversation(tokens, vision) -> Conversation:
 
 @pytest.fixture(scope="module")
 def warm_dir(tmp_path_factory, model_dir, conversation, tokens, screens) -> Path:
-    """A model that clicks well, and half of the time where it was asked to."""
+    """A model that clicks well, but mostly not where it was asked to."""
     image = next(iter(screens))
     pairs = [*itertools.product(INSTRUCTIONS, ANSWERS), *zip(INSTRUCTIONS, ANSWERS, strict=True)]
     demonstrations = [Demonstration("bandit", text, (image,), (answer,)) for text, answer in pairs] * 3
@@ -121,7 +121,7 @@ SETTINGS = {
 def test_learns_what_is_rewarded(bandit, make_config, warm_dir):
     rewards = learn(bandit, warm_dir, config=make_config(**SETTINGS))
     assert np.mean(rewards[:5]) < 0.5
-    assert np.mean(rewards[-8:]) > 0.8
+    assert np.mean(rewards[-8:]) > 0.85
 
 
 @pytest.mark.slow
