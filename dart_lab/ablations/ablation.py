@@ -66,7 +66,7 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
     "forks": _on("data.curation.forks.per_group", 1, 0),
     "teacher": {
         "none": {"teacher.kind": None},
-        "dagger": {"teacher.kind": "dagger", "teacher.options": {"grid": 4}},  # as demonstrations are clicked
+        "dagger": {"teacher.kind": "dagger"},
         "told-oracle": {"teacher.kind": "distillation", "teacher.options": {"told": "oracle"}},
         "told-tree": {"teacher.kind": "distillation", "teacher.options": {"told": "tree"}},
     },

@@ -21,7 +21,11 @@ def teacher_problems(config: RunConfig) -> list[str]:
     """Return what is wrong with the section `teacher`."""
     settings = config.teacher
     if settings.kind is None:
-        return []
+        return (
+            ["teacher.rehearsed_rows: nobody teaches: set teacher.kind, or leave it out"]
+            if settings.rehearsed_rows
+            else []
+        )
     found: list[str] = []
     if config.trainer.kind != OUR_TRAINER:
         found.append(
@@ -36,6 +40,11 @@ def teacher_problems(config: RunConfig) -> list[str]:
 
 def _distillation(config: RunConfig) -> Iterator[str]:
     options = config.teacher.options
+    if config.teacher.rehearsed_rows:
+        yield (
+            "teacher.rehearsed_rows: a distillation gives no answers, it says how likely the policy's own are: leave "
+            "it out, or take teacher.kind dagger"
+        )
     if str(options.get("url") or "").startswith("http") and config.rollout.sampling.temperature != 1.0:
         yield (
             "teacher.options.url: vLLM says how likely given tokens are at temperature 1 only, and "

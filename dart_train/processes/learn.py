@@ -64,6 +64,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
     values: dict[str, Any] = {"use_cpu": on_cpu, "output_dir": str(run.trainer), "seed": config.seed}
     teacher = config.teacher
     values |= {"teacher_when": teacher.when if teacher.kind else "never", "teacher_coef": teacher.coef}
+    values |= {"teacher_rehearsed_rows": teacher.rehearsed_rows}
     values |= {"run_name": config.name, **given}
     try:
         return kind(**values)

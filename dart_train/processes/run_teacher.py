@@ -43,4 +43,5 @@ def student_of(
         engine,
         directory,
         logs,
+        config.demonstrations.grid,
     )

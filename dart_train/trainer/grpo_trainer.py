@@ -50,7 +50,7 @@ from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.members import BatchSettings
-from dart_train.trainer.batches.own_successes import OwnSuccesses
+from dart_train.trainer.batches.rehearsal import Rehearsal
 from dart_train.trainer.batches.teacher_answers import TeacherAnswers
 from dart_train.trainer.collapse_guard import AlarmStop, Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
@@ -213,7 +213,12 @@ class DartGRPOTrainer(ShardedTrainer):
             numbers=TeacherAnswers(data, always=args.teacher_when == "always")
             if args.teacher_when != "never"
             else dict,
-            imitated=OwnSuccesses(data, args.self_imitation_rows if args.supervised_coef else 0, args.seed).draw,
+            imitated=Rehearsal(
+                data,
+                successes=args.self_imitation_rows if args.supervised_coef else 0,
+                lessons=args.teacher_rehearsed_rows if args.teacher_when != "never" else 0,
+                seed=args.seed,
+            ).draw,
             nothing_in=lambda lease: self.steps.nothing_in(lease),  # made after the leases
             most_passed=args.max_bad_steps,
         )

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.section import Section, as_mistake
@@ -66,6 +66,11 @@ class ForkConfig(Section):
         description="Groups that are forked: those in which no rollout got any reward, those whose rewards are all "
         "equal, or all.",
     )
+    of: Literal["group", "pool"] = Field(
+        "group",
+        description="Episodes that are forked: the group's own, or successes of the experience pool of the same task, "
+        "such as demonstrations.",
+    )
     rule: str = Field(
         "entropy",
         description='Step that is forked: the one of the highest mean token "entropy" in the group, a "random" one, or '
@@ -79,6 +84,15 @@ class ForkConfig(Section):
         description="Share of a screenshot's pixels, the pointer left out, that may differ from the recorded one at "
         "the fork; with more the fork is given up.",
     )
+
+    @model_validator(mode="after")
+    def _rule_can_score(self) -> "ForkConfig":
+        if self.of == "pool" and self.rule == "entropy":
+            raise ValueError(
+                "of: pool and rule: entropy do not go together, since nobody knows how sure a demonstration was: set "
+                "rule to random"
+            )
+        return self
 
     @field_validator("rule")
     @classmethod
@@ -95,10 +109,20 @@ def forked_steps(
 
     Of equal scores the earlier episode's, then the earlier step, is taken.
     """
+    return best_steps(episodes, config, can_fork, key) if is_forked(episodes, config) else []
+
+
+def is_forked(episodes: Sequence[Trajectory], config: ForkConfig) -> bool:
+    """Return whether a group that was played is one of those that `when` names."""
     rewards = [episode.score or 0.0 for episode in episodes]
     wanted = {"failed": max(rewards, default=1.0) <= 0.0, "no_signal": len(set(rewards)) == 1, "always": True}
-    if not wanted[config.when]:
-        return []
+    return wanted[config.when]
+
+
+def best_steps(
+    episodes: Sequence[Trajectory], config: ForkConfig, can_fork: Callable[[Trajectory, int], bool], key: str
+) -> list[tuple[int, int]]:
+    """Return the (episode, step) with the highest scores by the rule, at most `per_group`."""
     rule = FORK_RULES.get(config.rule)()
     draw = random.Random(key)
     scored: list[tuple[float, int, int]] = []

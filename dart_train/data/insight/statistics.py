@@ -194,19 +194,27 @@ def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: boo
 
 
 @dataclass(frozen=True, slots=True)
-class FullSuccess:
-    """An episode of the policy with the full reward."""
+class EpisodeOf:
+    """An episode of the policy, and its task."""
 
     rollout_id: int
     task_id: str
     trajectory_id: str
 
 
-def full_successes(connection: sa.Connection, run_id: str, after: int = 0) -> list[FullSuccess]:
+def full_successes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
     """Return a run's rollouts with the full reward that can be trained on and have a higher number, oldest first."""
-    mine = _scored(run_id) & (_meta.rollout_id > after) & (_meta.reward >= 1.0)
-    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(mine).order_by(_meta.rollout_id)
-    return [FullSuccess(*row) for row in connection.execute(query)]
+    return _episodes(connection, _scored(run_id) & (_meta.rollout_id > after) & (_meta.reward >= 1.0))
+
+
+def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
+    """Return a run's rollouts of which a teacher taught a step and that have a higher number, oldest first."""
+    return _episodes(connection, _scored(run_id) & (_meta.rollout_id > after) & (_meta.taught > 0))
+
+
+def _episodes(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
+    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(which).order_by(_meta.rollout_id)
+    return [EpisodeOf(*row) for row in connection.execute(query)]
 
 
 def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:

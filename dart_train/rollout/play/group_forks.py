@@ -1,22 +1,45 @@
-"""Forks of the groups in play: episodes are kept until their group is complete, then some of them are forked."""
+"""Forks of the groups in play: episodes are kept until their group is complete, then some of them are forked.
+
+Or, with `of: pool`, successes of the same task; they are looked for beside the play.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from dart_agent.episodes.trajectory import Trajectory
-from dart_train.data.curation.fork_settings import ForkConfig, forked_steps
-from dart_train.rollout.forks.fork import can_fork, fork_at
+from dart_train.core.train_errors import DataError
+from dart_train.data.curation.fork_settings import ForkConfig, forked_steps, is_forked
+from dart_train.rollout.forks.fork import Fork, can_fork, fork_at
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
+
+_log = logging.getLogger(__name__)
 
 
 class GroupForks:
     """Hands forks to a scheduler.
+
+    Args:
+        config: which episodes are forked, and where.
+        scheduler: deals out the continuations.
+        successes: finds forks of the pool's successes, each with its seed, for a task and a key. Called in a thread.
 
     Attributes:
         made: number of forks that were handed to the scheduler.
         given_up: number of forks by task that were given up because a replay came out differently.
     """
 
-    def __init__(self, config: ForkConfig, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        config: ForkConfig,
+        scheduler: Scheduler,
+        successes: Callable[[str, str], Iterable[tuple[int, Fork]]] = lambda task_id, key: (),
+    ) -> None:
         self.enabled = config.per_group > 0
         self._config = config
+        self._successes = successes
+        self._failed: asyncio.Queue[tuple[str, Assignment]] = asyncio.Queue()
         self._scheduler = scheduler
         self.played: dict[str, list[tuple[Assignment, Trajectory]]] = {}
         self.made = 0
@@ -40,10 +63,30 @@ class GroupForks:
         own = assignments[0].fork
         if own is not None and own.depth >= self._config.depth:
             return
+        if self._config.of == "pool":
+            if is_forked(episodes, self._config):
+                self._failed.put_nowait((key, assignments[0]))
+            return
         for number, (place, step) in enumerate(forked_steps(episodes, self._config, can_fork, key)):
             fork = fork_at(episodes[place], step, own, self._config.tolerance)
             self._scheduler.fork(assignments[place], f"{key}+{number}", fork, self._config.continuations)
             self.made += 1
+
+    async def run(self) -> None:
+        """Fork successes of the pool for groups that have ended, until cancelled."""
+        while True:
+            key, assignment = await self._failed.get()
+            for number, (seed, fork) in enumerate(await asyncio.to_thread(self._found, assignment.task_id, key)):
+                parent = replace(assignment, seed=seed)
+                self._scheduler.fork(parent, f"{key}+{number}", fork, self._config.continuations)
+                self.made += 1
+
+    def _found(self, task_id: str, key: str) -> list[tuple[int, Fork]]:
+        try:
+            return list(self._successes(task_id, key))
+        except DataError as error:
+            _log.warning("no success of %s is forked: %s", task_id, error)
+            return []
 
     def lost(self, assignment: Assignment) -> None:
         """Give up a fork because a replay came out differently; nothing more of it is played."""

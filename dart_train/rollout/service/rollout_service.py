@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +40,7 @@ from dart_train.rollout.fleet.replica import EngineNodes, Weights
 from dart_train.rollout.fleet.weight_files import in_memory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.play.dependencies import Dependencies
+from dart_train.rollout.play.forked_successes import forks_of_successes
 from dart_train.rollout.play.gauges import Gauges, engine_figures
 from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
@@ -118,7 +120,7 @@ class RolloutService:
         self._actions_before = data.read(statistics.actions_played)
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
-        self.forks = GroupForks(data.config.forks, self.scheduler)
+        self.forks = GroupForks(data.config.forks, self.scheduler, partial(forks_of_successes, data))
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
         patience_s = min(RECONNECT_S, config.unavailable_timeout_s)
@@ -264,6 +266,7 @@ class RolloutService:
             self._keep_metrics(),
             self._look_at_engines(),
             self._serving.run(),
+            self.forks.run(),
             *self.scheduler.helpers(around),
         ]
 

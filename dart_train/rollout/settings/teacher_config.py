@@ -41,6 +41,12 @@ class TeacherConfig(Section):
         "failed", description="Groups that are taught: those in which no rollout got any reward, or all."
     )
     coef: float = Field(1.0, gt=0, description="Weight of what the teacher says in the loss.")
+    rehearsed_rows: int = Field(
+        0,
+        ge=0,
+        description="Steps with an earlier answer that every update trains on once more, of every task alike: whole "
+        'failures of the run, until they have as many; for "dagger", whose method is to gather all answers.',
+    )
     timeout_s: float = Field(
         60.0, gt=0, description="Seconds for all answers about an episode; it is trained on without the rest."
     )

@@ -10,8 +10,6 @@ The oracle must look at the state. One that follows a recorded script only knows
 
 from dataclasses import replace
 
-from pydantic import Field
-
 from dart_agent.episodes.trajectory import Step
 from dart_agent.policies.policy import PlayableSession
 from dart_gym.core.outcomes import Observation
@@ -21,9 +19,7 @@ from dart_train.rollout.teachers.teacher import Student
 
 
 class DaggerOptions(Section):
-    """Options of `dagger`."""
-
-    grid: int = Field(1, ge=1, description="Clicks are answered on multiples of this many pixels.")
+    """`dagger` has no options: clicks are answered as they were demonstrated (`demonstrations.grid`)."""
 
 
 class Dagger:
@@ -31,16 +27,15 @@ class Dagger:
 
     Options = DaggerOptions
 
-    def __init__(self, student: Student, *, grid: int = 1) -> None:
+    def __init__(self, student: Student) -> None:
         self._student = student
-        self._grid = grid
 
     async def start(self) -> None:
         """Do nothing: there is nothing to open."""
 
     async def see(self, session: PlayableSession, observation: Observation) -> str:
         """Return the oracle's action in the student's words."""
-        return await oracle_words(self._student, session, observation, self._grid)
+        return await oracle_words(self._student, session, observation)
 
     async def teach(self, step: Step) -> Step:
         """Return the step with the oracle's answer as its target."""

@@ -8,11 +8,11 @@ from dart_gym.core.outcomes import Observation
 from dart_train.rollout.teachers.teacher import Student
 
 
-async def oracle_words(student: Student, session: PlayableSession, observation: Observation, grid: int = 1) -> str:
+async def oracle_words(student: Student, session: PlayableSession, observation: Observation) -> str:
     """Return the oracle's next action as the student would write it; "" if the task has no oracle, or it is lost."""
     space = student.vision.space(*observation.screenshot.shape[:2])
     try:
-        action = snapped(await session.oracle(), grid, space)
+        action = snapped(await session.oracle(), student.grid, space)
         return student.action_format.format((action,), space)
     except (TaskError, InexpressibleError):
         return ""

@@ -56,6 +56,7 @@ class Student:
         engine: serves its newest weights.
         directory: directory for sockets and temporary files, a short path.
         logs: directory of the run's logs; None for no logs.
+        grid: its demonstrations click on multiples of this many pixels.
     """
 
     model_dir: str
@@ -66,6 +67,7 @@ class Student:
     engine: Engine
     directory: Path = Path()
     logs: Path | None = None
+    grid: int = 1
 
 
 class Teacher(Protocol):

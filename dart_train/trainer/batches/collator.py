@@ -37,7 +37,16 @@ __all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_c
 
 PADDING = 256
 """So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
-PROBLEMS = ("empty_response", "bad_logprobs", "bad_routing", "special_token", "image_tokens", "image_size", "too_long")
+PROBLEMS = (
+    "empty_response",
+    "unknown_token",
+    "bad_logprobs",
+    "bad_routing",
+    "special_token",
+    "image_tokens",
+    "image_size",
+    "too_long",
+)
 
 
 @dataclass(frozen=True, slots=True)

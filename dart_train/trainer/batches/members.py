@@ -5,7 +5,7 @@ without variance, have advantages of 0 and are counted; a step without recorded 
 weight of 1 and is counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -106,7 +106,7 @@ def member_of(
     for step in trajectory.steps:
         sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
         if taught and step.target_ids:
-            targets += _target(step, collator, problems)
+            targets += trainable([lesson_of(step)], collator, problems)
         if taught and len(step.teacher_logprobs) == len(step.response_ids):
             sample = replace(sample, teacher_logprobs=step.teacher_logprobs)
         if problem := collator.problem(sample):
@@ -117,13 +117,25 @@ def member_of(
     return Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples, tuple(targets))
 
 
-def _target(step: Step, collator: Collator, problems: list[Problem]) -> list[Sample]:
-    """A teacher's answer to a step's prompt; nothing if it cannot be trained on; the problem is then appended."""
-    target = Sample(step.prompt_ids, step.image_hashes, step.target_ids, supervised=True, taught=True)
-    if problem := collator.problem(target):
-        problems.append(problem)
-        return []
-    return [target]
+def lesson_of(step: Step) -> Sample:
+    """Return a teacher's answer to a step's prompt as what is to be imitated."""
+    return Sample(step.prompt_ids, step.image_hashes, step.target_ids, supervised=True, taught=True)
+
+
+def lessons_of(trajectory: Trajectory) -> list[Sample]:
+    """Return the answers of a teacher in the states of an episode; none where it said how likely something is."""
+    return [lesson_of(step) for step in trajectory.steps if step.target_ids]
+
+
+def trainable(samples: Iterable[Sample], collator: Collator, problems: list[Problem]) -> list[Sample]:
+    """Return the samples that can be trained on; the problems of the others are appended."""
+    found: list[Sample] = []
+    for sample in samples:
+        if problem := collator.problem(sample):
+            problems.append(problem)
+        else:
+            found.append(sample)
+    return found
 
 
 def adjust_rewards(group: Sequence[Member], settings: BatchSettings) -> None:

@@ -35,6 +35,7 @@ from dart_train.trainer.batches.members import (
     metrics_of,
     samples_of,
     taught_metrics,
+    trainable,
 )
 from dart_train.trainer.losses import EntropySelection, Normalizer, high_entropy_steps, high_entropy_tokens
 from dart_train.trainer.weights.ranks import ALONE, Ranks
@@ -238,6 +239,7 @@ def build_batch(
     flat = [member for group in members for member in group]
     if not flat:
         raise TrainingError(_nothing_left(problems))
+    shown = trainable(demonstrations, collator, problems)
     _say(problems, sum(len(member.samples) for member in flat))
     for group in members:
         adjust_rewards(group, settings)
@@ -255,7 +257,7 @@ def build_batch(
     targets = [replace(target, trajectory=number) for number, member in enumerate(flat) for target in member.targets]
     if settings.teacher_when != "never":
         metrics |= taught_metrics(groups, members, settings)
-    shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]
+    shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in shown]
     chosen = _capped(samples, settings.max_samples, rng)
     everything = [*chosen, *targets, *shown]
     batch = OptimizerBatch(

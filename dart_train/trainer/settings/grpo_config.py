@@ -39,8 +39,8 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     `metric_for_best_model` may name any metric that is logged, such as "reward": the state and the version with the
     best mean of it over the last `best_window` steps are kept beside the newest.
 
-    The fields written below are no keys of a run's configuration, which always has their defaults, and `teacher_when`
-    and `teacher_coef` of its section `teacher`.
+    The fields written below are no keys of a run's configuration, which always has their defaults, and those that
+    begin with `teacher_`, which follow its section `teacher`.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Leases per step; stays 1."})
@@ -77,6 +77,9 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     )
     teacher_coef: Annotated[float, Interval(ge=0)] = setting(
         1.0, "Weight of the reverse KL to a teacher, and of the cross-entropy on its answers."
+    )
+    teacher_rehearsed_rows: Annotated[int, Interval(ge=0)] = setting(
+        0, "Steps with an earlier answer of a teacher that every optimizer step also trains on."
     )
     share_prompts: bool = setting(
         True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from echo_engine import EchoEngine
+from service_parts import config_of
 
 from dart_agent.engines.base.engine import Generation, Prompt, Sampling
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites import fake_suite
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
 
 OK_CLICK = "Action: click(start_box='(42,56)')"
 SPEC = fake_suite.TASKS[0].desktop
@@ -65,3 +71,20 @@ class Says(EchoEngine):
         ids = generation.response_ids[: 1 + (self._first + len(self.prompts)) % 3]
         entropy = next(self.entropies) if self.entropies is not None else None
         return replace(generation, response_ids=ids, logprobs=generation.logprobs[: len(ids)], entropy=entropy)
+
+
+async def service_plays(
+    task: str, data: DataManager, sockets, make_policy, budget: int | None, **settings
+) -> RolloutService:
+    """Play with an engine that clicks beside all buttons, so that all episodes fail at their step limit."""
+    engine = Says(itertools.repeat(OK_CLICK.replace("42,56", "1,1")))
+    engine.entropies = itertools.cycle([0.1, 0.2, 0.9, 0.3, 0.4, 0.5])
+    url = f"ws+unix://{sockets / 'forks.sock'}"
+    async with (
+        ClusterServer(ServerSettings(listen=url, desktops=4, suites=("forked_play:Forked",))),
+        EngineServer(engine).listening(f"ws+unix://{sockets / 'says.sock'}") as engine_url,
+    ):
+        config = config_of(engine_url, tasks=(task,), group_size=2, budget_rollouts=budget, **settings)
+        service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
+        await service.run()
+    return service

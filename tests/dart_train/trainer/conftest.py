@@ -128,7 +128,7 @@ def record_into(
     screens: Mapping[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
 ) -> Callable[..., None]:
     """Record a group of one-step rollouts with the given rewards and prompts (ids, image hashes); the first of them
-    may end unreadable."""
+    may end unreadable, and a teacher may have answered each step."""
 
     def record(
         data: DataManager,
@@ -138,6 +138,7 @@ def record_into(
         version: int = 0,
         prompts: Sequence[tuple[tuple[int, ...], tuple[str, ...]]] = (),
         unreadable: int = 0,
+        target_ids: tuple[int, ...] = (),
     ) -> None:
         image = next(iter(screens))
         usual = (make_prompt("Click on the tab", image), (image,))
@@ -145,7 +146,7 @@ def record_into(
             prompt, hashes = prompts[number] if prompts else usual
             response = tuple(tokens.response(f"Action: click(start_box='({number},9)')"))
             logprobs = (logprob,) * len(response)
-            step = Step(prompt, hashes, response, logprobs, (version, version))
+            step = Step(prompt, hashes, response, logprobs, (version, version), target_ids=target_ids)
             terminal = TerminalState.PARSE_ERROR if number < unreadable else TerminalState.DONE
             trajectory = make_trajectory((step,), reward, key, terminal=terminal)
             data.record(trajectory, {name: screens[name] for name in hashes})

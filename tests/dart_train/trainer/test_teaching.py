@@ -26,6 +26,7 @@ from dart_train.data.manager.leasing import Group
 from dart_train.trainer.batches import lease_source
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.batches.lease_source import Lease
+from dart_train.trainer.batches.members import lessons_of
 from dart_train.trainer.batches.optimizer_batch import build_batch
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer, step_settings
 from dart_train.trainer.losses import taught_advantages
@@ -116,14 +117,19 @@ def test_lessons_count_in_the_groups_that_they_are_for(taught_group, collator, m
     assert batch.metrics.get("teacher/steps", 0.0) == 2 * taught
 
 
-def test_the_loss_of_a_step_is_that_of_an_independent_reference(taught_group, data, make_config, model_dir, screens):
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_the_loss_of_a_step_is_that_of_an_independent_reference(
+    taught_group, data, make_config, model_dir, screens, rehearsed
+):
     """By the forward pass of the library over each sample alone, and the formulas in plain Python."""
     data.files.write_images(dict(screens))
     config = make_config(teacher_when="always", teacher_coef=0.7, loss_type="dapo", scale_rewards="none")
     groups = (taught_group((0.0, 1.0), judged=True), taught_group((0.0, 0.0), targets=True, judged=True))
     trainer = DartGRPOTrainer(model_dir, config, data)
     trainer.model.eval()
-    trainer.steps.begin(Lease(groups, 1), step=0, version=0, unpublished=0)
+    earlier = taught_group((0.0, 0.0, 0.0), targets=True).trajectories if rehearsed else ()
+    imitated = tuple(sample for item in earlier for sample in lessons_of(item))
+    trainer.steps.begin(Lease(groups, 1, imitated=imitated), step=0, version=0, unpublished=0)
     found = sum(float(trainer.steps.loss(micro).detach()) for micro in trainer.steps.batch.micro_batches)
     total = cross = 0.0
     tokens = answers = 0
@@ -139,7 +145,29 @@ def test_the_loss_of_a_step_is_that_of_an_independent_reference(taught_group, da
             if step.target_ids:
                 cross -= sum(reference_logprobs(trainer.model, step, step.target_ids, screens, trainer))
                 answers += len(step.target_ids)
+    for item in earlier:
+        (step,) = item.steps
+        cross -= sum(reference_logprobs(trainer.model, step, step.target_ids, screens, trainer))
+        answers += len(step.target_ids)
     assert found == pytest.approx(total / tokens + 0.7 * cross / answers, abs=1e-6)
+
+
+def test_an_earlier_lesson_that_cannot_be_trained_on_is_left_out_and_counted(taught_group, collator, make_config):
+    (item, _) = taught_group((0.0, 0.0), targets=True).trajectories
+    (good,) = lessons_of(item)
+    chosen = step_settings(make_config(teacher_when="failed"))
+    batch = build_batch(
+        [taught_group((0.0, 1.0))],
+        collator,
+        chosen.batch,
+        version=0,
+        rng=random.Random(0),
+        max_tokens=chosen.micro_batch_tokens,
+        demonstrations=[replace(good, response_ids=(10**6,)), good],
+    )
+    (part,) = batch.parts
+    assert [sample.response_ids for sample in part.samples if sample.taught] == [good.response_ids]
+    assert batch.metrics["dropped/unknown_token"] == 1
 
 
 def reference_logprobs(model, step: Step, response: tuple[int, ...], screens, trainer) -> list[float]:

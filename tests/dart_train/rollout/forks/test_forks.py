@@ -4,14 +4,11 @@ import itertools
 from collections import Counter
 
 import pytest
-from forked_play import OK_CLICK, Says
+from forked_play import service_plays
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_parts import config_of
 
-from dart_agent.engines.remote.engine_server import EngineServer
 from dart_agent.episodes.trajectory import Step, Trajectory
-from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.data_states import Reason, RolloutState
 from dart_train.data.curation.fork_settings import ForkConfig, forked_steps
@@ -19,11 +16,9 @@ from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.report.gather import fork_notes
-from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.forks.fork import can_fork
 from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
-from dart_train.rollout.service.rollout_service import RolloutService
 from dart_train.rollout.settings.rollout_config import TaskEntry
 
 ONCE = ForkConfig(per_group=1, continuations=2)
@@ -70,6 +65,8 @@ def test_a_rule_of_ones_own_and_one_that_does_not_exist():
     assert forked_steps([episode(1.0, 1.0, 1.0), episode(1.0, 1.0)], config, can_fork, "k") == [(0, 2)]
     with pytest.raises(ValueError, match="unknown fork rule 'entropi'"):
         ForkConfig(rule="entropi")
+    with pytest.raises(ValueError, match="set rule to random"):
+        ForkConfig(of="pool")
 
 
 class Last:
@@ -154,23 +151,6 @@ def test_without_forks_nothing_is_kept_and_a_group_that_is_over_is_not_forked():
 
 
 # --- the service --------------------------------------------------------------------------------------------------
-
-
-async def service_plays(
-    task: str, data: DataManager, sockets, make_policy, budget: int | None, **settings
-) -> RolloutService:
-    """Play with an engine that clicks beside all buttons, so that all episodes fail at their step limit."""
-    engine = Says(itertools.repeat(OK_CLICK.replace("42,56", "1,1")))
-    engine.entropies = itertools.cycle([0.1, 0.2, 0.9, 0.3, 0.4, 0.5])
-    url = f"ws+unix://{sockets / 'forks.sock'}"
-    async with (
-        ClusterServer(ServerSettings(listen=url, desktops=4, suites=("forked_play:Forked",))),
-        EngineServer(engine).listening(f"ws+unix://{sockets / 'says.sock'}") as engine_url,
-    ):
-        config = config_of(engine_url, tasks=(task,), group_size=2, budget_rollouts=budget, **settings)
-        service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
-        await service.run()
-    return service
 
 
 @pytest.fixture

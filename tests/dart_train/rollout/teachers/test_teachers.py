@@ -32,6 +32,7 @@ from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.preflight.teacher_check import teacher_problems
 from dart_train.processes.learn import trainer_arguments
+from dart_train.processes.run_teacher import student_of
 from dart_train.report.gather import taught_notes
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service.rollout_service import RolloutService
@@ -262,17 +263,26 @@ def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, 
         run_of(model_dir, teacher={"kind": "distillation"})
     with pytest.raises(ValidationError, match="unknown teacher 'daggre'"):
         run_of(model_dir, teacher={"kind": "daggre"})
-    with pytest.raises(ValidationError, match="options.gird: unknown key; did you mean 'grid'"):
-        run_of(model_dir, teacher={"kind": "dagger", "options": {"gird": 4}})
+    with pytest.raises(ValidationError, match="options.grid: unknown key"):
+        run_of(model_dir, teacher={"kind": "dagger", "options": {"grid": 4}})
+    with pytest.raises(ValidationError, match="options.tols: unknown key; did you mean 'told'"):
+        run_of(model_dir, teacher={"kind": "distillation", "options": {"tols": "tree"}})
+    assert "nobody teaches" in teacher_problems(run_of(model_dir, teacher={"rehearsed_rows": 8}))[0]
+    judging = {"kind": "distillation", "options": {"model": str(model_dir)}, "rehearsed_rows": 8}
+    assert "gives no answers" in teacher_problems(run_of(model_dir, teacher=judging))[0]
+
+
+DAGGER = {"kind": "dagger", "rehearsed_rows": 24}
 
 
 def test_the_trainer_follows_the_section(model_dir, tmp_path):
     run = RunDirectory(tmp_path)
-    plain, taught = run_of(model_dir), run_of(model_dir, teacher={"kind": "dagger", "when": "always", "coef": 0.5})
+    plain, taught = run_of(model_dir), run_of(model_dir, teacher={**DAGGER, "when": "always", "coef": 0.5})
     assert trainer_arguments(plain, run).teacher_when == "never"
     arguments = trainer_arguments(taught, run)
-    assert (arguments.teacher_when, arguments.teacher_coef) == ("always", 0.5)
-    assert taught.teacher.options == {"grid": 1}
+    assert (arguments.teacher_when, arguments.teacher_coef, arguments.teacher_rehearsed_rows) == ("always", 0.5, 24)
+    grid = {"demonstrations": {"tasks": ["fake/two-steps"], "per_task": 1, "grid": 4}}
+    assert student_of(model_dir, run_of(model_dir, **grid), None).grid == 4
 
 
 async def test_a_teacher_that_cannot_be_reached_ends_a_run_before_it_begins_and_none_that_goes_on(

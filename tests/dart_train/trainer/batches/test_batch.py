@@ -141,6 +141,7 @@ def broken_step(step: Step, kind: str, tokens, screens) -> Step:
     other = [name for name in screens if screens[name].shape == (28, 28, 3)]
     return {
         "empty_response": lambda: replace(step, response_ids=(), logprobs=()),
+        "unknown_token": lambda: replace(step, response_ids=(10**6, *step.response_ids[1:])),
         "bad_logprobs": lambda: replace(step, logprobs=(float("nan"), *step.logprobs[1:])),
         "bad_routing": lambda: replace(step, routing=b"\x00"),
         "special_token": lambda: replace(step, response_ids=(tokens.image_pad_id, *step.response_ids[1:])),
@@ -183,6 +184,7 @@ def test_a_lease_with_nothing_left_says_why(make_group, strict, make_config, tok
     ]
     words = {
         "empty_response": "look at what the rollout service recorded",
+        "unknown_token": "it was recorded with another",
         "bad_logprobs": "a log-probability of nan",
         "bad_routing": "was recorded with another one",
         "special_token": "serve the same model directory",

@@ -257,6 +257,19 @@ def test_own_successes_are_imitated_beside(data, record_group, make_config, mode
     assert rows[0]["loss"] == pytest.approx(0.5 * rows[0]["supervised_loss"], abs=0.05)
 
 
+def test_answers_of_a_teacher_are_rehearsed(data, record_group, make_config, model_dir, log):
+    """The first lease has a group with lessons, and the second one rehearses them."""
+    record_group("a", (0.0,) * 4, target_ids=(5, 6))
+    for key in "bcd":
+        record_group(key)
+    config = make_config(
+        max_steps=2, groups_per_step=2, teacher_when="failed", teacher_rehearsed_rows=1, micro_batch_tokens=128
+    )
+    DartGRPOTrainer(model_dir, config, data, metrics=log).run()
+    rows = list(read_metrics(log.path))
+    assert [row.get("teacher/loss", 0.0) > 1.0 for row in rows] == [True, True]
+
+
 def test_supervised_coef_needs_demonstrations(data, make_config, model_dir):
     with pytest.raises(ValueError, match="supervised_coef needs demonstrations"):
         DartGRPOTrainer(model_dir, make_config(supervised_coef=0.5), data)

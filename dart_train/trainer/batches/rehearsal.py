@@ -1,0 +1,128 @@
+"""Episodes of the run from which every optimizer step draws some to imitate once more.
+
+A group leaves the trainer after one step, and a task that mostly succeeds or mostly fails is seldom leased. What is
+right in its states is forgotten meanwhile, as other tasks move the same weights. So each step also minimises the
+cross-entropy of whole episodes, of tasks drawn at random:
+
+- own successes: what the policy itself did (self-imitation learning, arXiv 1806.05635, with demonstrations as in DAPG,
+  arXiv 1709.10087);
+- lessons: what a teacher would have done in the states of a failure. DAgger trains on the data of all iterations
+  together (arXiv 1011.0686); without this each answer is seen in one step alone.
+
+Invariants:
+    - Every task of the run counts the same, however often it is played.
+    - What ended since the last step is known to the next: groups without a signal, which no step gets, are there too.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from dart_agent.episodes.trajectory import Trajectory
+from dart_train.core.train_errors import CorruptDataError
+from dart_train.data.insight import statistics
+from dart_train.trainer.batches.collator import Sample
+from dart_train.trainer.batches.demonstrations import recorded
+from dart_train.trainer.batches.members import lessons_of
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.run_data import RunData
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of episodes that are rehearsed.
+
+    Attributes:
+        find: those of a run with a higher number than the given one, oldest first.
+        samples: what is imitated of an episode.
+        kept: how many of each task are drawn from, the newest.
+    """
+
+    name: str
+    find: Callable[[sa.Connection, str, int], list[statistics.EpisodeOf]]
+    samples: Callable[[Trajectory], list[Sample]]
+    kept: int
+
+
+OWN_SUCCESSES = Kind("a success", statistics.full_successes, lambda episode: recorded([episode]), 16)
+LESSONS = Kind("a taught failure", statistics.taught_episodes, lessons_of, 64)
+
+
+class RehearsedEpisodes:
+    """Draws episodes of one kind, as samples without a reward.
+
+    Args:
+        data: the run's.
+        kind: which episodes, and what of them.
+        steps: whole episodes are drawn until they have as many steps; 0 draws none.
+        seed: equal seeds draw the same from the same episodes.
+    """
+
+    def __init__(self, data: RunData, kind: Kind, steps: int, seed: int) -> None:
+        self._data = data
+        self._kind = kind
+        self._steps = steps
+        self._seed = seed
+        self._newest = 0
+        self._known: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=kind.kept))
+
+    def draw(self, serial: int) -> tuple[Sample, ...]:
+        """Return the steps of one episode of each of some tasks, in the order drawn; `serial` tells draws apart."""
+        if not self._steps:
+            return ()
+        for row in self._data.read(self._kind.find, self._newest):
+            self._known[row.task_id].append(row.trajectory_id)
+            self._newest = row.rollout_id
+        rng = random.Random(f"{self._seed}/{serial}")
+        drawn: list[Sample] = []
+        for number, task in enumerate(rng.sample(sorted(self._known), len(self._known))):
+            if len(drawn) >= self._steps:
+                break
+            name = rng.choice(self._known[task])
+            drawn += [replace(sample, trajectory=number) for sample in self._samples(task, name)]
+        return tuple(drawn)
+
+    def _samples(self, task: str, name: str) -> list[Sample]:
+        """The steps of an episode of a task; none where it is damaged, or was removed to save room."""
+        try:
+            return self._kind.samples(self._data.load_whole(name))
+        except CorruptDataError as error:
+            _log.warning("%s is not imitated: %s", self._kind.name, error)
+            self._known[task].remove(name)
+            if not self._known[task]:
+                del self._known[task]
+            return []
+
+
+class Rehearsal:
+    """What one optimizer step rehearses: episodes of each kind, with numbers of their own.
+
+    Args:
+        data: the run's.
+        successes: steps of own successes for each optimizer step, at least.
+        lessons: steps that a teacher answered, likewise.
+        seed: see `RehearsedEpisodes`.
+    """
+
+    def __init__(self, data: RunData, *, successes: int = 0, lessons: int = 0, seed: int = 0) -> None:
+        make = partial(RehearsedEpisodes, data, seed=seed)
+        self._kinds = (make(OWN_SUCCESSES, steps=successes), make(LESSONS, steps=lessons))
+
+    def draw(self, serial: int) -> tuple[Sample, ...]:
+        """Return the samples of a step; `serial` tells draws apart."""
+        drawn: list[Sample] = []
+        for kind in self._kinds:
+            first = 1 + max((sample.trajectory for sample in drawn), default=-1)
+            drawn += [replace(sample, trajectory=first + sample.trajectory) for sample in kind.draw(serial)]
+        return tuple(drawn)
