@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -63,10 +64,17 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
         "trainer.mini_batches": value, "trainer.old_logprobs": "recompute" if value != 1 else "current",
     },
     "mode": lambda value: {"rollout.mode": value},
-    "forks": _on("data.curation.forks.per_group", 1, 0),
+    "forks": {
+        "off": {"data.curation.forks.per_group": 0},
+        "on": {"data.curation.forks.per_group": 1},
+        "pool": {
+            "data.curation.forks.per_group": 1, "data.curation.forks.of": "pool", "data.curation.forks.rule": "random",
+        },
+    },
     "teacher": {
         "none": {"teacher.kind": None},
         "dagger": {"teacher.kind": "dagger"},
+        "dagger-rehearsed": {"teacher.kind": "dagger", "teacher.rehearsed_rows": 32},
         "told-oracle": {"teacher.kind": "distillation", "teacher.options": {"told": "oracle"}},
         "told-tree": {"teacher.kind": "distillation", "teacher.options": {"told": "tree"}},
     },
@@ -178,7 +186,7 @@ def planned_runs(
     runs, known = [], dict[str, str]()
     for seed, variant in itertools.product(range(seeds), variants):
         values = {**budget, **variant.settings, "seed": seed}
-        items = [*overrides, *(f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in values.items())]
+        items = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
         try:
             loaded = _comparable(load_config(config, items))
         except ConfigError as error:

@@ -17,7 +17,7 @@ from dart_train.data.store.schema import checkpoint
 from dart_train.run.run_directory import RunDirectory, write_text
 
 # Sections that only the reinforcement learning and what follows read, and the keys of `rollout` that others read too.
-LATER = {"description", "trainer", "controls", "data", "rollout"}
+LATER = {"description", "trainer", "controls", "data", "rollout", "teacher"}
 READ = {"tasks", "max_steps", "sampling", "engine", "pacing"}
 
 

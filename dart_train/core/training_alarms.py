@@ -86,7 +86,7 @@ ALARMS = (
     ),
     Alarm(
         "teacher", "teacher/answered", 0.5, False,
-        "most steps that the teacher was to teach come without a lesson",
+        "most episodes that the teacher was to teach come without a lesson",
         "the rollout service's log says why: is its engine running, and have the tasks an oracle?",
     ),
     Alarm(

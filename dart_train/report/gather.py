@@ -360,7 +360,7 @@ def _taught_figures(
         "taught_episodes": sum(taught.episodes.values()),
         "taught_steps": taught.steps,
         "taught_groups": taught.groups,
-        "untaught_steps": asked.untaught,
+        "untaught_episodes": asked.untaught,
     }
 
 
@@ -395,10 +395,10 @@ def taught_notes(
 
 
 def _untaught(asked: statistics.AskedCounts, rollout: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence about the steps that got no lesson, and one about the time without the teacher."""
+    """Return a sentence about the episodes that got no lesson, and one about the time without the teacher."""
     said = []
     if asked.untaught:
-        said.append(f"{asked.untaught} of {asked.steps} steps that the teacher was to teach came without a lesson.")
+        said.append(f"{asked.untaught} of {asked.episodes} episodes that the teacher was to teach came without a lesson.")
     gone = [(row, after) for row, after in pairwise(rollout) if (row.get("teacher") or {}).get("away")]
     last = [row["teacher"]["away"] for row in rollout[-1:] if (row.get("teacher") or {}).get("away")]
     if reasons := [row["teacher"]["away"] for row, _ in gone] or last:

@@ -95,7 +95,7 @@ def _teacher(ends: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     taught, untaught = (sum(said[name] for said in lives) for name in ("steps", "untaught"))
     away = f"; {lives[-1]['away']}; training goes on without it" if lives[-1]["away"] else ""
-    return [f"teacher: {taught} steps taught, {untaught} not{away}"]
+    return [f"teacher: {taught} steps taught, {untaught} episodes not{away}"]
 
 
 def _judges(ends: Sequence[Mapping[str, Any]]) -> list[str]:

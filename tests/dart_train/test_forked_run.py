@@ -163,9 +163,9 @@ def test_a_teacher_that_dies_is_missed_in_log_status_report_and_alarms(finished)
     log = (finished.run.logs / "rollout.log").read_text()
     assert "the teacher is away, will go on trying" in log
     assert "training goes on without it" in finished.said
-    assert finished.figures["taught_steps"] > 0 < finished.figures["untaught_steps"]
+    assert finished.figures["taught_steps"] > 0 < finished.figures["untaught_episodes"]
     assert "and was not back at the end; training went on without it" in finished.page
-    assert "Alarm teacher: most steps that the teacher was to teach come without a lesson" in finished.page
+    assert "Alarm teacher: most episodes that the teacher was to teach come without a lesson" in finished.page
 
 
 def test_judges_that_say_nothing_are_told_apart_from_those_that_do(finished):

@@ -55,7 +55,12 @@ class Backlog:
 
 
 def capacity(
-    backlog: Backlog, *, batch_groups: float, max_staleness: int | None, batches_ahead: float | None
+    backlog: Backlog,
+    *,
+    batch_groups: float,
+    max_staleness: int | None,
+    batches_ahead: float | None,
+    lease_groups: int = 0,
 ) -> int | None:
     """Return how many more groups may be begun; 0 or less when there are too many already, None: any number.
 
@@ -64,6 +69,9 @@ def capacity(
         batch_groups: groups that a trainer takes between two versions.
         max_staleness: versions by which a rollout may lie behind the version that it is trained into; None: no limit.
         batches_ahead: batches that may wait or run, to save desktops rather than for freshness; None: no limit.
+        lease_groups: groups of one lease. Several versions may come of it, and then a batch is a part of it; what the
+            next lease lacks may be begun nevertheless while none is held, or trainer and rollouts would wait for one
+            another.
     """
     usable, running = backlog.usable, backlog.running
     rooms = []
@@ -73,7 +81,7 @@ def capacity(
     if batches_ahead is not None:
         playing = running if backlog.playing is None else math.ceil(backlog.playing)
         rooms.append(_begun_for(batches_ahead * batch_groups - backlog.ready, usable, 0.0) - playing)
-    return min(rooms, default=None)
+    return max(min(rooms), lease_groups - backlog.leased - backlog.ready - running) if rooms else None
 
 
 def _begun_for(wanted: float, usable: float, deviations: float) -> int:
@@ -96,6 +104,7 @@ def most_rollouts(
     batches_ahead: float | None,
     usable: float = 1.0,
     lease_held: bool = False,
+    lease_groups: int = 0,
 ) -> int | None:
     """Return the largest number of rollouts that can be played at once, with any number of desktops; None: no limit.
 
@@ -107,6 +116,7 @@ def most_rollouts(
         batch_groups=batch_groups,
         max_staleness=max_staleness,
         batches_ahead=batches_ahead,
+        lease_groups=lease_groups,
     )
     return None if room is None else max(room, 0) * group_size
 
@@ -120,6 +130,7 @@ def idle_workers(workers: int, group_size: int, sizes: CurationConfig) -> str:
             max_staleness=sizes.max_staleness,
             batches_ahead=sizes.batches_ahead,
             usable=usable,
+            lease_groups=sizes.batch_groups,
         )
         for usable in (1.0, 0.4)
     )

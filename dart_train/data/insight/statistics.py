@@ -162,18 +162,18 @@ class AskedCounts:
     """What a teacher was asked for.
 
     Attributes:
-        steps: of rollouts that were to be taught.
-        untaught: of these, those that it said nothing of.
+        episodes: rollouts that were to be taught.
+        untaught: of these, those of which it taught no step.
         newest: the newest rollout's number, whether it was to be taught or not.
     """
 
-    steps: int = 0
+    episodes: int = 0
     untaught: int = 0
     newest: int = 0
 
 
 def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: bool = False) -> AskedCounts:
-    """Return how many steps of a run's rollouts were to be taught, and how many of them were not.
+    """Return how many of a run's rollouts were to be taught, and how many of them were not.
 
     Args:
         connection: to the database.
@@ -185,12 +185,12 @@ def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: boo
     scored = _meta.source.in_(POLICY_SOURCES) & _meta.reward.is_not(None) & (_meta.reason != Reason.UNTRAINABLE.value)
     wanted = scored if always else scored & (_meta.reward == 0.0)
     query = sa.select(
-        sa.func.sum(sa.case((wanted, _meta.num_steps), else_=0)),
-        sa.func.sum(sa.case((wanted, _meta.taught), else_=0)),
+        sa.func.sum(sa.case((wanted, 1), else_=0)),
+        sa.func.sum(sa.case((wanted & (_meta.taught == 0), 1), else_=0)),
         sa.func.max(_meta.rollout_id),
     ).where(mine)
-    steps, taught, newest = (int(value or 0) for value in connection.execute(query).one())
-    return AskedCounts(steps, steps - taught, max(newest, after))
+    episodes, untaught, newest = (int(value or 0) for value in connection.execute(query).one())
+    return AskedCounts(episodes, untaught, max(newest, after))
 
 
 @dataclass(frozen=True, slots=True)

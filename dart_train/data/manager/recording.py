@@ -125,6 +125,7 @@ class Recording(Insight):
             batch_groups=config.batch_groups * config.leases_per_version,
             max_staleness=config.max_staleness,
             batches_ahead=config.batches_ahead,
+            lease_groups=config.batch_groups,
         )
         return None if room is None else max(room, 0)
 

@@ -22,7 +22,7 @@ TEACHERS: Registry[Any] = Registry(
         "dagger": "dart_train.rollout.teachers.dagger:Dagger",
         "distillation": "dart_train.rollout.teachers.distillation:Distillation",
     },
-    (has(start=(), see=("session", "observation"), teach=("step",), close=()),),
+    (has(start=(), see=("session", "observation"), teach=("steps", "place"), close=()),),
 )
 
 

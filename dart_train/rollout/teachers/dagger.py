@@ -8,10 +8,15 @@ cross-entropy of the answers (`dart_train.trainer.losses.teacher_loss`).
 The oracle must look at the state. One that follows a recorded script only knows its own path.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field
 
 from dart_agent.episodes.trajectory import Step
 from dart_agent.policies.policy import PlayableSession
+from dart_gym.core.actions import action_to_dict
 from dart_gym.core.outcomes import Observation
 from dart_gym.core.section import Section
 from dart_train.rollout.teachers.oracle_words import oracle_words
@@ -19,7 +24,17 @@ from dart_train.rollout.teachers.teacher import Student
 
 
 class DaggerOptions(Section):
-    """`dagger` has no options: clicks are answered as they were demonstrated (`demonstrations.grid`)."""
+    """Options of `dagger`. Clicks are answered as they were demonstrated (`demonstrations.grid`)."""
+
+    until: Literal["mistake", "end"] = Field(
+        "mistake",
+        description="States of an episode that are taught: up to the student's first action that is not the oracle's, "
+        "or all. Behind a mistake the oracle mends, which a student that hardly sees the mistake takes for "
+        "going on.",
+    )
+    near: int = Field(
+        24, ge=0, description="Pixels of the screen by which a click may be beside the oracle's and still be the same."
+    )
 
 
 class Dagger:
@@ -27,8 +42,10 @@ class Dagger:
 
     Options = DaggerOptions
 
-    def __init__(self, student: Student) -> None:
+    def __init__(self, student: Student, *, until: str = "mistake", near: int = 24) -> None:
         self._student = student
+        self._until = until
+        self._near = near
 
     async def start(self) -> None:
         """Do nothing: there is nothing to open."""
@@ -37,11 +54,28 @@ class Dagger:
         """Return the oracle's action in the student's words."""
         return await oracle_words(self._student, session, observation)
 
-    async def teach(self, step: Step) -> Step:
+    async def teach(self, steps: Sequence[Step], place: int) -> Step:
         """Return the step with the oracle's answer as its target."""
-        if not step.advice:
+        step = steps[place]
+        if not step.advice or (self._until == "mistake" and any(map(self._mistaken, steps[:place]))):
             return step
         return replace(step, target_ids=tuple(self._student.tokens.response(step.advice)))
 
     async def close(self) -> None:
         """Do nothing: nothing is open."""
+
+    def _mistaken(self, step: Step) -> bool:
+        """Whether the student did something else than the oracle would have, or did what nobody judged."""
+        width, height = step.screen
+        space = self._student.vision.space(height, width)
+        wanted = self._student.action_format.parse(step.advice, space).actions
+        return len(wanted) != len(step.actions) or not all(
+            _same(action_to_dict(one), other, self._near) for one, other in zip(wanted, step.actions, strict=True)
+        )
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], near: int) -> bool:
+    """Whether two actions are equal, but for a place that may be beside the other."""
+    places = [(one.get(name), other.get(name)) for name in ("x", "y")]
+    close = all(a == b or (a is not None and b is not None and abs(a - b) <= near) for a, b in places)
+    return close and {**one, "x": 0, "y": 0} == {**other, "x": 0, "y": 0}

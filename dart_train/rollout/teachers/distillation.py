@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -127,8 +128,9 @@ class Distillation:
             return await oracle_words(self._student, session, observation)
         return ""
 
-    async def teach(self, step: Step) -> Step:
+    async def teach(self, steps: Sequence[Step], place: int) -> Step:
         """Return the step with the teacher's log-probabilities of its tokens."""
+        step = steps[place]
         told = self._options.told != "nothing"
         if not step.response_ids or step.pixels is None or (told and not step.advice):
             return step

@@ -12,16 +12,16 @@ class Patient:
     async def start(self): ...
     async def see(self, session, observation):
         return f"wait({self._seconds})"
-    async def teach(self, step):
-        ids = self._student.tokens.response(f"Action: {step.advice}")
-        return dataclasses.replace(step, target_ids=tuple(ids))
+    async def teach(self, steps, place):
+        ids = self._student.tokens.response(f"Action: {steps[place].advice}")
+        return dataclasses.replace(steps[place], target_ids=tuple(ids))
     async def close(self): ...
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -90,8 +90,8 @@ class Teacher(Protocol):
         The note is recorded as `Step.advice`.
         """
 
-    async def teach(self, step: Step) -> Step:
-        """Return a step of an ended episode with `target_ids` or `teacher_logprobs`, or unchanged.
+    async def teach(self, steps: Sequence[Step], place: int) -> Step:
+        """Return one of the steps of an ended episode with `target_ids` or `teacher_logprobs`, or unchanged.
 
         Its images are in `step.pixels.prompt`. After an error the step stays unchanged, and the teacher is not asked
         for a while.

@@ -34,7 +34,8 @@ class Teaching:
         timeout_s: time limit in seconds for all steps of an episode.
 
     Attributes:
-        taught: number of steps with a lesson; `untaught` is the number of steps that should have one and do not.
+        taught: number of steps with a lesson.
+        untaught: number of episodes that should have one and have none.
     """
 
     def __init__(
@@ -130,15 +131,16 @@ class Teaching:
         finally:  # also when cancelled
             standing[0] = taught = replace(standing[0], steps=tuple(lessons))
             self.taught += taught.taught_steps
-            self.untaught += len(lessons) - taught.taught_steps
+            self.untaught += taught.taught_steps == 0
 
     async def _ask(self, teacher: Teacher, lessons: list[Step]) -> None:
         """Replace each step by its lesson, as far as the teacher answers."""
         errors: list[Exception] = []
+        played = tuple(lessons)
 
         async def ask(place: int) -> None:
             try:
-                lessons[place] = await teacher.teach(lessons[place])
+                lessons[place] = await teacher.teach(played, place)
             except Exception as error:  # an engine or a plug-in failed: the step goes on without a lesson
                 errors.append(error)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TeacherAnswers:
-    """Counts the steps that a teacher was to teach, and those that it did, from call to call.
+    """Counts the episodes that a teacher was to teach, and those that it did, from call to call.
 
     Args:
         data: the run's.
@@ -28,7 +28,7 @@ class TeacherAnswers:
         self._newest = 0
 
     def __call__(self) -> dict[str, float]:
-        """Return the share of the steps that were taught since the last call; nothing where none was to be."""
+        """Return the share of the episodes that were taught since the last call; nothing where none was to be."""
         asked = self._data.read(statistics.asked, self._newest, always=self._always)
         self._newest = asked.newest
-        return {"teacher/answered": (asked.steps - asked.untaught) / asked.steps} if asked.steps else {}
+        return {"teacher/answered": 1.0 - asked.untaught / asked.episodes} if asked.episodes else {}

@@ -96,23 +96,23 @@ def test_a_budget_is_so_many_rollouts_minutes_or_actions(text):
 
 
 def test_forks_and_teachers_are_compared_at_equal_numbers_of_actions():
-    """The measurement of docs/guides/teachers.md: flat groups, forks, each teacher, and forks with a teacher."""
+    """The measurement of docs/results/ablations.md: flat groups, forks, each teacher, and forks with a teacher."""
     _, budget = read_budget("2400actions")
-    variants = variants_of(["forks=off,on", "teacher=none,dagger,told-oracle"], grid=True)
+    variants = variants_of(["forks=off,on,pool", "teacher=none,dagger-rehearsed,told-oracle"], grid=True)
     runs = planned_runs(CONFIG, ["data.curation.forks.continuations=4"], variants, seeds=1, budget=budget)
-    found = {
-        one.variant: (one.config.data.curation.forks.per_group, one.config.teacher.kind, one.config.teacher.options)
-        for one in runs
-    }
-    assert found == {
-        BASE: (0, None, {}),
-        "forks=off teacher=dagger": (0, "dagger", {"grid": 4}),
-        "forks=off teacher=told-oracle": (0, "distillation", found["forks=off teacher=told-oracle"][2]),
-        "forks=on teacher=none": (1, None, {}),
-        "forks=on teacher=dagger": (1, "dagger", {"grid": 4}),
-        "forks=on teacher=told-oracle": (1, "distillation", found["forks=on teacher=told-oracle"][2]),
-    }
-    assert found["forks=on teacher=told-oracle"][2]["told"] == "oracle"
+    found = {}
+    for one in runs:
+        forks, teacher = one.config.data.curation.forks, one.config.teacher
+        found[one.variant] = (
+            (forks.per_group, forks.of, forks.continuations),
+            (teacher.kind, teacher.rehearsed_rows, teacher.options.get("told")),
+        )
+    forked = {"off": (0, "group", 4), "on": (1, "group", 4), "pool": (1, "pool", 4)}
+    taught = {
+        "none": (None, 0, None), "dagger-rehearsed": ("dagger", 32, None), "told-oracle": ("distillation", 0, "oracle"),
+    }  # fmt: skip
+    names = {(a, b): f"forks={a} teacher={b}" for a in forked for b in taught} | {("off", "none"): BASE}
+    assert found == {name: (forked[a], taught[b]) for (a, b), name in names.items()}
     for one in runs:
         assert one.config.rollout.budget_actions == 2400 and one.config.rollout.budget_rollouts is None
         assert one.config.evaluation.monitor.every_rollouts == 40

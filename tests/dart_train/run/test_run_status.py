@@ -75,7 +75,7 @@ def test_forks_teacher_and_judges_are_counted_over_all_lives(run):
     run.metrics("rollout").write_text(row(2) + row(90, **first) + row(10) + row(40, **second))
     assert status(run).splitlines()[1:-1] == [
         "  forks: 7; 3 given up, since a replay came out differently: a (2), b (1)",
-        "  teacher: 10 steps taught, 4 not; the teacher is away for 3 s: gone; training goes on without it",
+        "  teacher: 10 steps taught, 4 episodes not; the teacher is away for 3 s: gone; training goes on without it",
         "  judge eager: 40 episodes judged, 40 of them as a success; it has called all 40 episodes a success, 36 of "
         "which the evaluators call a failure: it tells nothing",
         "  judge odd: 0 episodes judged, 0 of them as a success; 40 answers were no judgement; it gives no judgement "

@@ -93,3 +93,28 @@ def test_without_limits_any_number_may_start():
 def test_the_tighter_of_two_limits_counts():
     late = Backlog(ready=20, leased=8, running=4)
     assert capacity(late, batch_groups=8, max_staleness=2, batches_ahead=2.0) == -8
+
+
+@given(
+    lease=st.integers(1, 12),
+    versions=st.integers(1, 12),
+    ready=st.integers(0, 20),
+    running=st.integers(0, 20),
+    leased=st.integers(0, 12),
+    usable=st.floats(0.05, 1.0),
+    staleness=st.none() | st.integers(0, 8),
+    ahead=st.none() | st.floats(0.5, 6.0),
+)
+def test_what_the_next_lease_lacks_may_always_be_begun(
+    lease, versions, ready, running, leased, usable, staleness, ahead
+):
+    """Four versions of a lease of two groups (mini_batches), and a trainer that waited for the second one for ever."""
+    sizes = {"batch_groups": lease / versions, "max_staleness": staleness, "batches_ahead": ahead}
+    backlog = Backlog(ready, leased, running, usable)
+    bounded, plain = capacity(backlog, **sizes, lease_groups=lease), capacity(backlog, **sizes)
+    if plain is None:
+        assert bounded is None
+    elif leased == 0:
+        assert bounded == max(plain, lease - ready - running)
+    elif leased >= lease:
+        assert bounded >= plain and max(bounded, 0) == max(plain, 0), "nothing is begun early beside a whole lease"

@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,7 +115,7 @@ async def test_an_oracles_answers_are_recorded_in_the_states_that_the_student_ca
     sockets, flat_data, cluster_url, make_policy, make_student, tokens
 ):
     def make(engine, directory):
-        return Dagger(make_student(engine, directory))
+        return Dagger(make_student(engine, directory), until="end")
 
     service = await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
     played = list(flat_data.trajectories(source="rollout"))
@@ -129,6 +130,46 @@ async def test_an_oracles_answers_are_recorded_in_the_states_that_the_student_ca
     steps = sum(len(one.steps) for one in played)
     assert flat_data.read(statistics.taught) == statistics.TaughtCounts({"fake/two-steps": 8}, steps, 4)
     assert service.figures()["teacher"] == {"steps": steps, "untaught": 0, "waiting": 0, "away": ""}
+
+
+CLICKS = [{"kind": "click", "x": x, "y": y, "button": "left", "count": 1} for x, y in ((40, 50), (60, 50), (90, 9))]
+
+
+def did(*clicks: dict[str, object]) -> tuple[Step, ...]:
+    """An episode whose oracle would have clicked at (40, 50), typed, and clicked there again."""
+    wanted = ("click(start_box='(40,50)')", "type(content='ok')", "click(start_box='(40,50)')")
+    actions = (clicks[0], {"kind": "type", "text": "ok"}, clicks[1])
+    return tuple(
+        Step(response_ids=(1,), advice=f"Action: {words}", actions=(action,), screen=(168, 224))
+        for words, action in zip(wanted, actions, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "near", "until", "taught"),
+    [
+        (0, 24, "mistake", [True, True, True]),
+        (1, 24, "mistake", [True, True, True]),  # 20 pixels beside
+        (1, 8, "mistake", [True, False, False]),
+        (2, 24, "mistake", [True, False, False]),
+        (2, 24, "end", [True, True, True]),
+    ],
+)
+async def test_an_episode_is_taught_up_to_its_first_mistake(make_student, tmp_path, first, near, until, taught):
+    """Behind it the oracle mends, and a student that does not see the mistake learns to mend where nothing is wrong."""
+    teacher = Dagger(make_student(Says([]), tmp_path), until=until, near=near)
+    steps = did(CLICKS[first], CLICKS[0])
+    assert [(await teacher.teach(steps, place)).taught for place in range(3)] == taught
+
+
+async def test_what_cannot_be_read_or_does_something_else_is_a_mistake(make_student, tmp_path):
+    teacher = Dagger(make_student(Says([]), tmp_path))
+    good = did(CLICKS[0], CLICKS[0])
+    for wrong in ((), (CLICKS[0], CLICKS[0]), ({"kind": "type", "text": "ok"},), ({**CLICKS[0], "button": "right"},)):
+        steps = (replace(good[0], actions=wrong), *good[1:])
+        assert [(await teacher.teach(steps, place)).taught for place in range(3)] == [True, False, False]
+    silent = (replace(good[0], advice=""), *good[1:])
+    assert [(await teacher.teach(silent, place)).taught for place in range(3)] == [False, False, False]
 
 
 async def test_without_a_teacher_the_same_groups_are_dropped(sockets, flat_data, cluster_url, make_policy):
@@ -195,8 +236,10 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
     assert service.scheduler.completed == 60 == len(list(flat_data.trajectories()))
     assert said["steps"] > 0 and said["untaught"] > 0 and said["away"].startswith("the teacher is away")
     assert caplog.text.count("the teacher is away") == 1
-    steps = [step for one in flat_data.trajectories() for step in one.steps]
-    assert sum(step.taught for step in steps) == said["steps"] and len(steps) == said["steps"] + said["untaught"]
+    episodes = list(flat_data.trajectories())
+    steps = [step for one in episodes for step in one.steps]
+    assert sum(step.taught for step in steps) == said["steps"]
+    assert sum(not one.taught_steps for one in episodes) == said["untaught"]
     assert all(len(step.teacher_logprobs) == len(step.response_ids) for step in steps if step.taught)
     assert flat_data.census().dropped[Reason.NO_SIGNAL] > 0 and flat_data.ready()[0] > 0
 
@@ -263,7 +306,7 @@ def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, 
         run_of(model_dir, teacher={"kind": "distillation"})
     with pytest.raises(ValidationError, match="unknown teacher 'daggre'"):
         run_of(model_dir, teacher={"kind": "daggre"})
-    with pytest.raises(ValidationError, match="options.grid: unknown key"):
+    with pytest.raises(ValidationError, match="options.grid: unknown key"):  # that of the demonstrations
         run_of(model_dir, teacher={"kind": "dagger", "options": {"grid": 4}})
     with pytest.raises(ValidationError, match="options.tols: unknown key; did you mean 'told'"):
         run_of(model_dir, teacher={"kind": "distillation", "options": {"tols": "tree"}})
@@ -342,15 +385,15 @@ def test_a_teacher_that_is_gone_raises_the_alarm_although_its_groups_are_dropped
 
     record("a", taught=2)
     assert answers() == {"teacher/answered": 1.0} and answers() == {}
-    record("b", taught=1)
+    record("b", taught=1)  # all that it had to say
     record("s", taught=0, score=1.0)  # which needs no teacher
-    assert answers() == {"teacher/answered": 0.5}
+    assert answers() == {"teacher/answered": 1.0}
     for group in "cd":
         record(group, taught=0)
         board.look(answers())
     assert flat_data.census().dropped[Reason.NO_SIGNAL] == 6 and "teacher" in board.raised
-    assert TeacherAnswers(flat_data, always=True)() == {"teacher/answered": 6 / 20}
-    assert flat_data.read(statistics.asked) == statistics.AskedCounts(16, 10, flat_data.read(statistics.asked).newest)
+    assert TeacherAnswers(flat_data, always=True)() == {"teacher/answered": 4 / 10}
+    assert flat_data.read(statistics.asked) == statistics.AskedCounts(8, 4, flat_data.read(statistics.asked).newest)
 
 
 # --- teaching -----------------------------------------------------------------------------------------------------
@@ -368,13 +411,13 @@ class Odd:
     async def see(self, session, observation) -> str:
         raise RuntimeError("blind")
 
-    async def teach(self, step: Step) -> Step:
+    async def teach(self, steps: Sequence[Step], place: int) -> Step:
         match next(self.does):
             case "hang":
                 await asyncio.Event().wait()
             case "raise":
                 raise RuntimeError("broken")
-        return replace(step, target_ids=(1, 2))
+        return replace(steps[place], target_ids=(1, 2))
 
     async def close(self) -> None:
         """Nothing."""
@@ -394,8 +437,10 @@ async def test_every_episode_is_recorded_once_whatever_its_teacher_does():
         assert teaching.waiting == 5 and not recorded
         await teaching.settle(5.0)
         assert sorted(one.trajectory_id for one in recorded) == [f"e{number}" for number in range(5)]
-        assert teaching.waiting == 0 and teaching.taught + teaching.untaught == 10
-        assert (teaching.taught > 0) == ("answer" in does) and (teaching.untaught > 0) == (does != ("answer",))
+        untaught = sum(not one.taught_steps for one in recorded)
+        assert (teaching.waiting, teaching.untaught) == (0, untaught)
+        assert teaching.taught == sum(one.taught_steps for one in recorded)
+        assert (teaching.taught > 0) == ("answer" in does) and (untaught == 5) == ("answer" not in does)
         assert bool(teaching.figures()["teacher"]["away"]) == (does != ("answer",))
 
 
@@ -405,7 +450,7 @@ async def test_a_service_that_ends_records_what_was_being_taught():
     teaching.hand_in(failed("e"), 2)
     await asyncio.sleep(0)
     await teaching.settle(0.01)
-    assert [one.trajectory_id for one in recorded] == ["e"] and teaching.untaught == 2
+    assert [one.trajectory_id for one in recorded] == ["e"] and teaching.untaught == 1
 
 
 async def test_successes_and_what_does_not_count_are_not_taught():
@@ -449,7 +494,7 @@ def test_the_report_names_who_taught_what(model_dir):
     rows = [{"t": 1.0, "teacher": {"away": ""}}, {"t": 2.0, **away}, {"t": 4.0, **away}]
     asked = statistics.AskedCounts(20, 8, 9)
     _, missed, gone = taught_notes(config, statistics.TaughtCounts({"a": 2}, 12, 3), asked, rows)
-    assert missed == "8 of 20 steps that the teacher was to teach came without a lesson."
+    assert missed == "8 of 20 episodes that the teacher was to teach came without a lesson."
     assert gone.startswith("The teacher was away for 2 s, and was not back at the end; training went on without it: ")
     back = [*rows, {"t": 7.0, "teacher": {"away": ""}}]
     assert "away for 5 s; training" in taught_notes(config, statistics.TaughtCounts({"a": 2}, 12, 3), asked, back)[2]
