@@ -398,7 +398,9 @@ def _untaught(asked: statistics.AskedCounts, rollout: Sequence[Mapping[str, Any]
     """Return a sentence about the episodes that got no lesson, and one about the time without the teacher."""
     said = []
     if asked.untaught:
-        said.append(f"{asked.untaught} of {asked.episodes} episodes that the teacher was to teach came without a lesson.")
+        said.append(
+            f"{asked.untaught} of {asked.episodes} episodes that the teacher was to teach came without a lesson."
+        )
     gone = [(row, after) for row, after in pairwise(rollout) if (row.get("teacher") or {}).get("away")]
     last = [row["teacher"]["away"] for row in rollout[-1:] if (row.get("teacher") or {}).get("away")]
     if reasons := [row["teacher"]["away"] for row, _ in gone] or last:

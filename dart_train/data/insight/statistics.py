@@ -203,17 +203,21 @@ class EpisodeOf:
 
 
 def full_successes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
-    """Return a run's rollouts with the full reward that can be trained on and have a higher number, oldest first."""
-    return _episodes(connection, _scored(run_id) & (_meta.rollout_id > after) & (_meta.reward >= 1.0))
+    """Return a run's rollouts and continuations with the full reward that can be trained on, oldest first."""
+    return _episodes(connection, run_id, after, _meta.reward >= 1.0)
 
 
 def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
-    """Return a run's rollouts of which a teacher taught a step and that have a higher number, oldest first."""
-    return _episodes(connection, _scored(run_id) & (_meta.rollout_id > after) & (_meta.taught > 0))
+    """Return a run's rollouts and continuations of which a teacher taught a step, oldest first."""
+    return _episodes(connection, run_id, after, _meta.taught > 0)
 
 
-def _episodes(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
-    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(which).order_by(_meta.rollout_id)
+def _episodes(connection: sa.Connection, run_id: str, after: int, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
+    """Those that can be trained on and have a higher number."""
+    mine = (_meta.run_id == run_id) & (_meta.rollout_id > after) & _meta.source.in_(POLICY_SOURCES)
+    known = _meta.reward.is_not(None) & (_meta.reason != Reason.UNTRAINABLE.value)
+    columns = _meta.rollout_id, _meta.task_id, _meta.trajectory_id
+    query = sa.select(*columns).where(mine, known, which).order_by(_meta.rollout_id)
     return [EpisodeOf(*row) for row in connection.execute(query)]
 
 

@@ -31,7 +31,14 @@ def own_successes(data: DataManager, steps: int, seed: int) -> RehearsedEpisodes
 
 
 def play(
-    data: DataManager, name: str, task: str, reward: float = 1.0, steps: int = 2, *, taught: tuple[int, ...] = ()
+    data: DataManager,
+    name: str,
+    task: str,
+    reward: float = 1.0,
+    steps: int = 2,
+    *,
+    taught: tuple[int, ...] = (),
+    **fields: object,
 ) -> None:
     """Record an episode whose responses tell its number; a teacher answered `taught` of its steps with 100 more."""
     number = int(name.rpartition("-")[2])
@@ -40,7 +47,7 @@ def play(
     made = tuple(
         replace(step, target_ids=(100 + number, place)) if place in taught else step for place, step in enumerate(made)
     )
-    data.record(make_trajectory(name, name, reward, task_id=task, steps=made))
+    data.record(make_trajectory(name, name, reward, task_id=task, steps=made, **fields))
 
 
 def episodes(drawn) -> list[list[int]]:
@@ -66,6 +73,12 @@ def test_failures_and_partial_successes_are_not_imitated(data):
     assert own.draw(1) == ()
     play(data, "t-2", "fake/a", 1.0)
     assert episodes(own.draw(2)) == [[2, 2]], "what has ended since the last step is known"
+
+
+def test_a_success_behind_a_fork_is_imitated_and_a_demonstration_is_not(data):
+    play(data, "t-0", "fake/a", source="fork", forked_from="t-9", fork_step=1)
+    play(data, "t-1", "fake/b", source="oracle")
+    assert episodes(own_successes(data, 9, 0).draw(1)) == [[0, 0]]
 
 
 def test_each_task_counts_the_same_however_often_it_is_played(data):
