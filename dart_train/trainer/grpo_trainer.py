@@ -198,6 +198,7 @@ class DartGRPOTrainer(ShardedTrainer):
             save=write_adapter if self._adapters_alone else write_model,
             take=adapter_snapshot if self._adapters_alone else snapshot,
         )
+        imitates = args.supervised_coef and not args.shuffle_rewards  # which success is real is reward, too
         self.leases = LeaseSource(
             data,
             holder,
@@ -215,7 +216,7 @@ class DartGRPOTrainer(ShardedTrainer):
             else dict,
             imitated=Rehearsal(
                 data,
-                successes=args.self_imitation_rows if args.supervised_coef else 0,
+                successes=args.self_imitation_rows if imitates else 0,
                 lessons=args.teacher_rehearsed_rows if args.teacher_when != "never" else 0,
                 seed=args.seed,
             ).draw,

@@ -257,6 +257,16 @@ def test_own_successes_are_imitated_beside(data, record_group, make_config, mode
     assert rows[0]["loss"] == pytest.approx(0.5 * rows[0]["supervised_loss"], abs=0.05)
 
 
+def test_shuffled_rewards_imitate_no_success(data, record_group, make_config, model_dir, log):
+    """A control without rewards would learn from them nevertheless."""
+    for key in "abcd":
+        record_group(key)
+    config = make_config(max_steps=1, supervised_coef=0.5, self_imitation_rows=2, shuffle_rewards=True)
+    DartGRPOTrainer(model_dir, config, data, metrics=log).run()
+    (row,) = read_metrics(log.path)
+    assert "supervised_loss" not in row and row["batch/samples"] == 8.0
+
+
 def test_answers_of_a_teacher_are_rehearsed(data, record_group, make_config, model_dir, log):
     """The first lease has a group with lessons, and the second one rehearses them."""
     record_group("a", (0.0,) * 4, target_ids=(5, 6))
