@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dart_agent.episodes.trajectory import Step
 from dart_agent.policies.policy import PlayableSession
-from dart_gym.core.actions import action_to_dict
+from dart_gym.core.actions import action_from_dict, action_to_dict
 from dart_gym.core.outcomes import Observation
 from dart_gym.core.section import Section
 from dart_train.rollout.teachers.oracle_words import oracle_words
@@ -69,8 +69,10 @@ class Dagger:
         width, height = step.screen
         space = self._student.vision.space(height, width)
         wanted = self._student.action_format.parse(step.advice, space).actions
-        return len(wanted) != len(step.actions) or not all(
-            _same(action_to_dict(one), other, self._near) for one, other in zip(wanted, step.actions, strict=True)
+        done = [action_from_dict(action) for action in step.actions]
+        return len(wanted) != len(done) or not all(
+            _same(action_to_dict(one), action_to_dict(other), self._near)
+            for one, other in zip(wanted, done, strict=True)
         )
 
 
