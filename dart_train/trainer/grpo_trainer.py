@@ -198,7 +198,6 @@ class DartGRPOTrainer(ShardedTrainer):
             save=write_adapter if self._adapters_alone else write_model,
             take=adapter_snapshot if self._adapters_alone else snapshot,
         )
-        imitates = args.supervised_coef and not args.shuffle_rewards  # which success is real is reward, too
         self.leases = LeaseSource(
             data,
             holder,
@@ -214,12 +213,7 @@ class DartGRPOTrainer(ShardedTrainer):
             numbers=TeacherAnswers(data, always=args.teacher_when == "always")
             if args.teacher_when != "never"
             else dict,
-            imitated=Rehearsal(
-                data,
-                successes=args.self_imitation_rows if imitates else 0,
-                lessons=args.teacher_rehearsed_rows if args.teacher_when != "never" else 0,
-                seed=args.seed,
-            ).draw,
+            imitated=Rehearsal.of(args, data).draw,
             nothing_in=lambda lease: self.steps.nothing_in(lease),  # made after the leases
             most_passed=args.max_bad_steps,
         )

@@ -65,7 +65,7 @@ class Dagger:
         """Do nothing: nothing is open."""
 
     def _mistaken(self, step: Step) -> bool:
-        """Whether the student did something else than the oracle would have, or did what nobody judged."""
+        """Return whether the student did something else than the oracle would have, or did what nobody judged."""
         width, height = step.screen
         space = self._student.vision.space(height, width)
         wanted = self._student.action_format.parse(step.advice, space).actions
@@ -77,7 +77,7 @@ class Dagger:
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any], near: int) -> bool:
-    """Whether two actions are equal, but for a place that may be beside the other."""
+    """Return whether two actions are equal, but for a place that may be beside the other."""
     places = [(one.get(name), other.get(name)) for name in ("x", "y")]
     close = all(a == b or (a is not None and b is not None and abs(a - b) <= near) for a, b in places)
     return close and {**one, "x": 0, "y": 0} == {**other, "x": 0, "y": 0}

@@ -35,6 +35,7 @@ from dart_train.trainer.batches.members import lessons_of
 
 if TYPE_CHECKING:
     from dart_train.data.manager.run_data import RunData
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +119,14 @@ class Rehearsal:
     def __init__(self, data: RunData, *, successes: int = 0, lessons: int = 0, seed: int = 0) -> None:
         make = partial(RehearsedEpisodes, data, seed=seed)
         self._kinds = (make(OWN_SUCCESSES, steps=successes), make(LESSONS, steps=lessons))
+
+    @classmethod
+    def of(cls, args: DartGRPOConfig, data: RunData) -> Rehearsal:
+        """Return what the settings of a trainer rehearse."""
+        imitates = args.supervised_coef and not args.shuffle_rewards  # which success is real is reward, too
+        successes = args.self_imitation_rows if imitates else 0
+        lessons = args.teacher_rehearsed_rows if args.teacher_when != "never" else 0
+        return cls(data, successes=successes, lessons=lessons, seed=args.seed)
 
     def draw(self, serial: int) -> tuple[Sample, ...]:
         """Return the samples of a step; `serial` tells draws apart."""
