@@ -1,21 +1,15 @@
 from __future__ import annotations
 
 import pytest
+from demonstrated_play import demonstrate
 
-from dart_agent.episodes.play_list import play_list
 from dart_agent.formats import get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.oracle_policy import snapped
 from dart_agent.prompting.conversation import Conversation
-from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Click, Done
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
-from dart_train.rollout.play.oracle_demonstrations import (
-    DemonstratingPolicy,
-    DemonstrationStore,
-    plan_demonstrations,
-)
-from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.play.oracle_demonstrations import plan_demonstrations
 
 TASKS = ["fake/click-button", "fake/two-steps"]
 
@@ -45,21 +39,16 @@ def test_the_plan_uses_training_seeds_once_each():
 async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_have_had(
     cluster_url, data, tokens, vision, short
 ):
-    recorder = Recorder(data)
     told: list[int] = []
-    plan = plan_demonstrations(dict.fromkeys(TASKS, 12))
-    store = DemonstrationStore(plan, recorder)
-    await play_list(
-        ClusterClient(cluster_url),
-        lambda session: DemonstratingPolicy(
-            session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
-        ),
-        store.keys,
-        concurrency=3,
-        store=store,
+    plan, store, recorder = await demonstrate(
+        data,
+        cluster_url,
+        dict.fromkeys(TASKS, 12),
+        tokens=tokens,
+        vision=vision,
+        conversation=short,
         on_episode=lambda episode: told.append(episode.seed),
     )
-    recorder.close()
     assert store.kept == recorder.recorded == 24 and sorted(told) == sorted(item.seed for item in plan)
     found = list(data.trajectories(source="oracle"))
     assert sorted((t.task_id, t.seed) for t in found) == sorted((item.task_id, item.seed) for item in plan)

@@ -6,12 +6,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from demonstrated_play import demonstrate
 from forked_play import service_plays
 
-from dart_agent.episodes.play_list import play_list
 from dart_agent.episodes.trajectory import Step, Trajectory
-from dart_agent.formats import get_format
-from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import CorruptDataError
 from dart_train.data.curation.fork_settings import ForkConfig
@@ -20,8 +18,6 @@ from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.rollout.play.forked_successes import forks_of_successes
 from dart_train.rollout.play.group_forks import GroupForks
-from dart_train.rollout.play.oracle_demonstrations import DemonstratingPolicy, DemonstrationStore, plan_demonstrations
-from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import TaskEntry
 
@@ -41,18 +37,7 @@ def pool(tmp_path):
 @pytest.fixture
 async def demonstrated(pool, cluster_url, tokens, vision, short) -> DataManager:
     """The run with four demonstrations of a task of two steps."""
-    recorder = Recorder(pool)
-    store = DemonstrationStore(plan_demonstrations({TASK: 4}), recorder)
-    await play_list(
-        ClusterClient(cluster_url),
-        lambda session: DemonstratingPolicy(
-            session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
-        ),
-        store.keys,
-        concurrency=2,
-        store=store,
-    )
-    recorder.close()
+    await demonstrate(pool, cluster_url, {TASK: 4}, tokens=tokens, vision=vision, conversation=short)
     return pool
 
 
