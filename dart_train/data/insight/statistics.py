@@ -51,11 +51,11 @@ class Throughput:
     actions_per_minute: float
 
 
-def _scored(run_id: str) -> sa.ColumnElement[bool]:
-    """Rollouts of the policy that have a score."""
+def _scored(run_id: str, sources: Sequence[str] = (POLICY_SOURCE,)) -> sa.ColumnElement[bool]:
+    """Rollouts of the policy, or of other sources, that have a score."""
     return (
         (_meta.run_id == run_id)
-        & (_meta.source == POLICY_SOURCE)
+        & _meta.source.in_(sources)
         & _meta.reward.is_not(None)
         & (_meta.reason != Reason.UNTRAINABLE.value)
     )
@@ -87,9 +87,7 @@ def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> di
 
 def scored_forks(connection: sa.Connection, run_id: str) -> int:
     """Return how many continuations of forks have a score. They count against the budget, and in no task's record."""
-    mine = (_meta.run_id == run_id) & (_meta.source == FORK_SOURCE) & _meta.reward.is_not(None)
-    query = sa.select(sa.func.count()).where(mine, _meta.reason != Reason.UNTRAINABLE.value)
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(sa.select(sa.func.count()).where(_scored(run_id, (FORK_SOURCE,)))).scalar_one())
 
 
 def actions_played(connection: sa.Connection, run_id: str) -> int:
@@ -182,7 +180,7 @@ def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: boo
         always: whether all rollouts are taught; otherwise those whose score is 0.
     """
     mine = (_meta.run_id == run_id) & (_meta.rollout_id > after)
-    scored = _meta.source.in_(POLICY_SOURCES) & _meta.reward.is_not(None) & (_meta.reason != Reason.UNTRAINABLE.value)
+    scored = _scored(run_id, POLICY_SOURCES)
     wanted = scored if always else scored & (_meta.reward == 0.0)
     query = sa.select(
         sa.func.sum(sa.case((wanted, 1), else_=0)),
@@ -214,10 +212,8 @@ def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> l
 
 def _episodes(connection: sa.Connection, run_id: str, after: int, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
     """Those that can be trained on and have a higher number."""
-    mine = (_meta.run_id == run_id) & (_meta.rollout_id > after) & _meta.source.in_(POLICY_SOURCES)
-    known = _meta.reward.is_not(None) & (_meta.reason != Reason.UNTRAINABLE.value)
-    columns = _meta.rollout_id, _meta.task_id, _meta.trajectory_id
-    query = sa.select(*columns).where(mine, known, which).order_by(_meta.rollout_id)
+    mine = _scored(run_id, POLICY_SOURCES) & (_meta.rollout_id > after) & which
+    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(mine).order_by(_meta.rollout_id)
     return [EpisodeOf(*row) for row in connection.execute(query)]
 
 

@@ -1,11 +1,11 @@
 """Forks of the experience pool's successes, for groups of their tasks that failed as a whole.
 
 Of a task that the policy never solves every fork of its own episodes fails as well. Near the end of a success there is
-less left to do, so some continuations succeed and others fail, and with them the policy learns the earlier steps, too.
+less left to do, so some continuations succeed and others fail; from them the earlier steps are to be learned, too.
 Sources: Salimans and Chen, "Learning Montezuma's Revenge from a Single Demonstration" (arXiv 1812.03381), whose start
 moves from the end to the beginning; Xi et al., "Training Large Language Models for Reasoning through Reverse Curriculum
-Reinforcement Learning" (R3, arXiv 2402.05808), where starts of all difficulties at once did better. So does the rule
-`random` here.
+Reinforcement Learning" (R3, arXiv 2402.05808), where starts of all difficulties at once did better. So the rule
+`random` does here.
 """
 
 from collections.abc import Iterator
