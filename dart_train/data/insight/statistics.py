@@ -193,10 +193,11 @@ def asked(connection: sa.Connection, run_id: str, after: int = 0, *, always: boo
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOf:
-    """An episode of the policy, and its task."""
+    """An episode of the policy, its task, and what the task was drawn by: episodes with one seed begin alike."""
 
     rollout_id: int
     task_id: str
+    seed: int
     trajectory_id: str
 
 
@@ -213,7 +214,8 @@ def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> l
 def _episodes(connection: sa.Connection, run_id: str, after: int, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
     """Those that can be trained on and have a higher number."""
     mine = _scored(run_id, POLICY_SOURCES) & (_meta.rollout_id > after) & which
-    query = sa.select(_meta.rollout_id, _meta.task_id, _meta.trajectory_id).where(mine).order_by(_meta.rollout_id)
+    columns = (_meta.rollout_id, _meta.task_id, _meta.seed, _meta.trajectory_id)
+    query = sa.select(*columns).where(mine).order_by(_meta.rollout_id)
     return [EpisodeOf(*row) for row in connection.execute(query)]
 
 

@@ -10,7 +10,8 @@ cross-entropy of whole episodes, of tasks drawn at random:
   together (arXiv 1011.0686); without this each answer is seen in one step alone.
 
 Invariants:
-    - Every task of the run counts the same, however often it is played.
+    - Every task of the run counts the same, however often it is played, and of a task every seed: the members of a
+      group begin from one screen, so that a task's newest sixteen successes may show three screens.
     - What ended since the last step is known to the next: groups without a signal, which no step gets, are there too.
 """
 
@@ -47,17 +48,48 @@ class Kind:
     Attributes:
         find: those of a run with a higher number than the given one, oldest first.
         samples: what is imitated of an episode.
-        kept: how many of each task are drawn from, the newest.
     """
 
     name: str
     find: Callable[[sa.Connection, str, int], list[statistics.EpisodeOf]]
     samples: Callable[[Trajectory], list[Sample]]
-    kept: int
 
 
-OWN_SUCCESSES = Kind("a success", statistics.full_successes, lambda episode: recorded([episode]), 16)
-LESSONS = Kind("a taught failure", statistics.taught_episodes, lessons_of, 64)
+OWN_SUCCESSES = Kind("a success", statistics.full_successes, lambda episode: recorded([episode]))
+LESSONS = Kind("a taught failure", statistics.taught_episodes, lessons_of)
+
+
+class EpisodesOfTask:
+    """The episodes of one task that are drawn from: the newest of the newest seeds."""
+
+    SEEDS = 64
+    OF_A_SEED = 16
+
+    def __init__(self) -> None:
+        self._by_seed: dict[int, deque[str]] = {}
+
+    def add(self, seed: int, name: str) -> None:
+        """Take in an episode, newer than all others; those of the seed that was played longest ago may go for it."""
+        names = self._by_seed.pop(seed, None) or deque(maxlen=self.OF_A_SEED)
+        names.append(name)
+        self._by_seed[seed] = names  # at the end: seeds stand in the order in which they were played last
+        if len(self._by_seed) > self.SEEDS:
+            del self._by_seed[next(iter(self._by_seed))]
+
+    def draw(self, rng: random.Random) -> str:
+        """Return an episode of a seed, each with equal chances."""
+        return rng.choice(self._by_seed[rng.choice(list(self._by_seed))])
+
+    def remove(self, name: str) -> None:
+        """Forget an episode."""
+        for seed, names in list(self._by_seed.items()):
+            if name in names:
+                names.remove(name)
+                if not names:
+                    del self._by_seed[seed]
+
+    def __bool__(self) -> bool:
+        return bool(self._by_seed)
 
 
 class RehearsedEpisodes:
@@ -76,21 +108,21 @@ class RehearsedEpisodes:
         self._steps = steps
         self._seed = seed
         self._newest = 0
-        self._known: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=kind.kept))
+        self._known: defaultdict[str, EpisodesOfTask] = defaultdict(EpisodesOfTask)
 
     def draw(self, serial: int) -> tuple[Sample, ...]:
         """Return the steps of one episode of each of some tasks, in the order drawn; `serial` tells draws apart."""
         if not self._steps:
             return ()
         for row in self._data.read(self._kind.find, self._newest):
-            self._known[row.task_id].append(row.trajectory_id)
+            self._known[row.task_id].add(row.seed, row.trajectory_id)
             self._newest = row.rollout_id
         rng = random.Random(f"{self._seed}/{serial}")
         drawn: list[Sample] = []
         for number, task in enumerate(rng.sample(sorted(self._known), len(self._known))):
             if len(drawn) >= self._steps:
                 break
-            name = rng.choice(self._known[task])
+            name = self._known[task].draw(rng)
             drawn += [replace(sample, trajectory=number) for sample in self._samples(task, name)]
         return tuple(drawn)
 

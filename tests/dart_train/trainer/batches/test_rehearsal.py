@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.trainer.batches.rehearsal import LESSONS, OWN_SUCCESSES, Rehearsal, RehearsedEpisodes
+from dart_train.trainer.batches.rehearsal import (
+    LESSONS,
+    OWN_SUCCESSES,
+    EpisodesOfTask,
+    Rehearsal,
+    RehearsedEpisodes,
+)
 from tests.dart_train.data.data_builders import make_step, make_trajectory
 
 pytestmark = pytest.mark.train
@@ -88,7 +95,33 @@ def test_each_task_counts_the_same_however_often_it_is_played(data):
     own = own_successes(data, 1, 0)
     counts = Counter(own.draw(serial)[0].response_ids[0] for serial in range(400))
     assert 160 < counts.pop(99) < 240
-    assert set(counts) == set(range(20 - OWN_SUCCESSES.kept, 20)), "the newest of a task"
+    assert set(counts) == set(range(20 - EpisodesOfTask.OF_A_SEED, 20)), "the newest of a task's seed"
+
+
+def test_of_a_task_each_seed_counts_the_same(data):
+    """A group's members begin from one screen: many successes there say no more about others than one."""
+    for number in range(8):
+        play(data, f"t-{number}", "fake/a", steps=1, seed=1)
+    play(data, "t-99", "fake/a", steps=1, seed=2)
+    own = own_successes(data, 1, 0)
+    counts = Counter(own.draw(serial)[0].response_ids[0] for serial in range(400))
+    assert 160 < counts.pop(99) < 240
+    assert set(counts) == set(range(8))
+
+
+def test_the_seeds_that_were_played_last_are_kept():
+    task, rng = EpisodesOfTask(), random.Random(0)
+    for seed in range(EpisodesOfTask.SEEDS):
+        task.add(seed, f"first of {seed}")
+    task.add(0, "second of 0")
+    task.add(EpisodesOfTask.SEEDS, "a new one")
+    drawn = {task.draw(rng) for _ in range(4000)}
+    assert {"first of 0", "second of 0", "a new one"} <= drawn
+    assert "first of 1" not in drawn and len(drawn) == EpisodesOfTask.SEEDS + 1
+    for name in drawn:
+        assert task
+        task.remove(name)
+    assert not task
 
 
 def test_equal_serials_draw_the_same_and_others_do_not(data):
