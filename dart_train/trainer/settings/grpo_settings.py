@@ -240,8 +240,8 @@ class GRPOSettings:
     )
     self_imitation_rows: Annotated[int, Interval(ge=0)] = setting(
         0,
-        "Steps of the run's own newest successes, evenly over tasks and of a task over seeds, that supervised_coef counts "
-        "for beside demonstrations in every step (self-imitation, arXiv 1806.05635); none with shuffle_rewards.",
+        "Steps of the run's own newest successes, evenly over tasks and of a task over seeds, that supervised_coef "
+        "counts for beside demonstrations in every step (self-imitation, arXiv 1806.05635); none with shuffle_rewards.",
     )
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
