@@ -56,7 +56,8 @@ class BatchSettings:
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
         negative_advantage_scale: factor of the negative advantages, in [0, 1].
         unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
-        teacher_when: groups in which what a teacher said is trained on: none, those without any reward, or all.
+        teacher_when: groups in which what a teacher said is trained on: none, those in which no rollout got any reward,
+            or all.
     """
 
     advantage: Advantage = StepAdvantage()
@@ -74,8 +75,8 @@ class BatchSettings:
 
     def teaches(self, group: GroupLike) -> bool:
         """Return whether what a teacher said of a group's members is trained on."""
-        if self.teacher_when == "failed":
-            return not any(trajectory.score for trajectory in group.trajectories)
+        if self.teacher_when == "failed":  # a success that joined it from the pool is none of the policy's
+            return not any(t.score for t in group.trajectories if t.trajectory_id not in group.injected)
         return self.teacher_when == "always"
 
 

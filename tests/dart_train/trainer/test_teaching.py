@@ -117,6 +117,15 @@ def test_lessons_count_in_the_groups_that_they_are_for(taught_group, collator, m
     assert batch.metrics.get("teacher/steps", 0.0) == 2 * taught
 
 
+def test_a_success_from_the_pool_does_not_silence_the_teacher(taught_group, collator, make_config):
+    """A group that failed as a whole gets one where there is any, and is still one in which no rollout got a reward."""
+    group = taught_group((0.0, 0.0, 1.0), targets=True)
+    joined = replace(group, injected=frozenset({group.trajectories[2].trajectory_id}))
+    for found, taught in ((group, 0), (joined, 3)):
+        (part,) = built([found], collator, make_config(teacher_when="failed")).parts
+        assert sum(sample.taught for sample in part.samples) == taught
+
+
 @pytest.mark.parametrize("rehearsed", [False, True])
 def test_the_loss_of_a_step_is_that_of_an_independent_reference(
     taught_group, data, make_config, model_dir, screens, rehearsed
