@@ -125,6 +125,12 @@ class DemonstrationConfig(Section):
         None, description="Tasks to demonstrate, by name or as suite/*; null is the trained tasks."
     )
     per_task_of: dict[str, int] = Field(default_factory=dict, description="Other numbers of episodes, by task.")
+    shown_pages: int = Field(
+        0,
+        ge=0,
+        description="Most pages of each task that the oracle also plays during training: those that a whole group "
+        "failed on. They count against the budget of actions.",
+    )
     grid: int = Field(1, ge=1, description="Clicks are demonstrated on multiples of this many pixels.")
 
 
@@ -302,7 +308,7 @@ class RunConfig(Section):
     def _derive(self) -> None:
         """Fill in what follows from several keys."""
         trainer = self.trainer
-        steps = trainer.num_iterations * trainer.mini_batches  # on each lease
+        steps = trainer.num_iterations * trainer.mini_batches + trainer.rehearsal_steps  # on each lease
         _set(self, "data.curation.leases_per_version", trainer.publish_steps / steps)
 
     @property

@@ -5,6 +5,8 @@ from enum import StrEnum
 POLICY_SOURCE = "rollout"  # of the trajectories that the policy that is trained played from their beginning
 FORK_SOURCE = "fork"  # of those that continue another one
 POLICY_SOURCES = (POLICY_SOURCE, FORK_SOURCE)  # they form groups and are trained on by reinforcement
+ORACLE_SOURCE = "oracle"  # of demonstrations
+SHOWN_MARK = "#shown"  # ends the group key of a page that the oracle played because a whole group had failed on it
 RULE_LENGTH = 64  # of the name of a rule of curation
 
 

@@ -160,14 +160,25 @@ def _sections(config: RunConfig) -> Iterator[str]:
         )
     if config.controls.supervised and not warmup.limited:
         yield "controls.supervised continues a warm-up, but the run has none: set warmup.max_steps, or leave it out"
-    shown = config.demonstrations.per_task or warmup.pool_sources or trainer.self_imitation_rows
-    if trainer.supervised_coef and not shown:
+    yield from _rehearsed(config)
+
+
+def _rehearsed(config: RunConfig) -> Iterator[str]:
+    """Yield what every step is to train on once more, and the run does not have."""
+    trainer, warmup = config.trainer, config.warmup
+    rehearsed = trainer.self_imitation_rows or trainer.shown_rows
+    if trainer.supervised_coef and not (config.demonstrations.per_task or warmup.pool_sources or rehearsed):
         yield (
             "trainer.supervised_coef needs demonstrations: set demonstrations.per_task or trainer.self_imitation_rows, "
             "or supervised_coef to 0"
         )
-    if trainer.self_imitation_rows and not trainer.supervised_coef:
-        yield "trainer.self_imitation_rows needs a weight: set trainer.supervised_coef, or leave it out"
+    for name in ("self_imitation_rows", "shown_rows"):
+        if getattr(trainer, name) and not trainer.supervised_coef:
+            yield f"trainer.{name} needs a weight: set trainer.supervised_coef, or leave it out"
+    if trainer.rehearsal_steps and not (trainer.supervised_coef or config.teacher.rehearsed_rows):
+        yield "trainer.rehearsal_steps have nothing to train on: set trainer.supervised_coef, or leave them out"
+    if trainer.shown_rows and not config.demonstrations.shown_pages:
+        yield "trainer.shown_rows needs pages that are shown: set demonstrations.shown_pages, or leave it out"
 
 
 def _engines(config: RunConfig) -> Iterator[str]:

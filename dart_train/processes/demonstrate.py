@@ -3,19 +3,12 @@
 import asyncio
 
 from dart_agent.episodes.play_list import play_list
-from dart_agent.formats import get_format
-from dart_agent.models.image_patches import VisionSpec
-from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.policies.policy import PlayableSession
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
+from dart_train.core.data_states import ORACLE_SOURCE
 from dart_train.core.train_errors import DartTrainError
 from dart_train.processes.process_context import ProcessContext
-from dart_train.rollout.play.oracle_demonstrations import (
-    SOURCE,
-    DemonstratingPolicy,
-    DemonstrationStore,
-    plan_demonstrations,
-)
+from dart_train.processes.run_policy import make_oracle
+from dart_train.rollout.play.oracle_demonstrations import DemonstrationStore, plan_demonstrations
 from dart_train.rollout.play.recorder import Recorder
 
 SEEDS_PER_RUN = 100_000
@@ -32,22 +25,11 @@ def main(context: ProcessContext) -> None:
     tasks = list(settings.tasks or config.train_tasks)
     counts = {task: settings.per_task_of.get(task, settings.per_task) for task in tasks}
     assignments = plan_demonstrations(counts, FIRST_TRAINING_SEED + config.seed * SEEDS_PER_RUN)
-    model_dir = context.run.checkpoint(0)
-    tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
+    new_policy = make_oracle(context.run.checkpoint(0), config)
     progress = context.progress()
 
-    def new_policy(session: PlayableSession) -> DemonstratingPolicy:
-        return DemonstratingPolicy(
-            session,
-            tokens=tokens,
-            vision=vision,
-            action_format=get_format(config.agent.format),
-            conversation=config.agent,
-            grid=settings.grid,
-        )
-
     with context.open_data() as data:
-        known = {(item.task_id, item.seed) for item in data.trajectories(source=SOURCE)}
+        known = {(item.task_id, item.seed) for item in data.trajectories(source=ORACLE_SOURCE)}
         missing = [item for item in assignments if (item.task_id, item.seed) not in known]
         told = progress.counter(len(assignments), done=len(assignments) - len(missing))
         recorder = Recorder(data)

@@ -23,7 +23,7 @@ from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.processes.learn import ROLLOUTS_ENDED
 from dart_train.processes.process_context import ProcessContext, published
 from dart_train.processes.run_judges import make_judges
-from dart_train.processes.run_policy import make_policy
+from dart_train.processes.run_policy import make_oracle, make_policy
 from dart_train.processes.run_teacher import make_teacher
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
@@ -74,6 +74,8 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
             on_wait=context.progress().waits,
             nodes=engines_on_nodes(context.config, context.run),
             teacher=context.config.teacher,
+            shown_pages=context.config.demonstrations.shown_pages,
+            make_oracle=make_oracle(newest.path, context.config),
             make_teacher=make_teacher(newest.path, context.config, context.run.logs),
             judges=make_judges(context.config),
         )

@@ -9,6 +9,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import RunConfig
+from dart_train.core.data_states import ORACLE_SOURCE, SHOWN_MARK
 from dart_train.core.rank_environment import follow_launcher, rank, rank_count
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
@@ -42,7 +43,7 @@ def main(context: ProcessContext, *, control: bool = False) -> None:
             raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
         target = context.run.supervised if control else context.run.checkpoint(version)
         model_dir, settings = data.local_copy(start.path), _settings(config, seconds)
-        samples = load_samples(config, data, model_dir)
+        samples = load_samples(config, data, model_dir, shown=control)
         say = _teller(context.progress("supervised" if control else "warmup"), settings)
         train_supervised(
             model_dir,
@@ -110,9 +111,15 @@ def _teller(progress: PanelProgress, settings: SupervisedConfig) -> Callable[[Pr
     return say
 
 
-def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path) -> list[Sample]:
-    """The run's demonstrations as training samples, and successes of other sources."""
-    oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
+def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *, shown: bool = False) -> list[Sample]:
+    """The run's demonstrations as training samples, and successes of other sources.
+
+    `shown` adds the pages that were shown during training, which the trainer draws as rehearsal: the supervised control
+    learns from all that the run learned from.
+    """
+    found = data.trajectories(source=ORACLE_SOURCE)
+    own = (one for one in found if shown or not one.group_key.endswith(SHOWN_MARK))
+    oracles = sorted(own, key=lambda trajectory: trajectory.trajectory_id)
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]
     tokens = ModelTokens.load(model_dir)
     vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)

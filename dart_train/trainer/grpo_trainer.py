@@ -130,7 +130,7 @@ class DartGRPOTrainer(ShardedTrainer):
             torch.set_num_threads(args.torch_threads)
         choose_backends(args.device)
         check_kernel(args.attention, args.device, half=args.bf16 or args.fp16)
-        if args.supervised_coef and not demonstrations and not args.self_imitation_rows:
+        if args.supervised_coef and not (demonstrations or args.self_imitation_rows or args.shown_rows):
             raise ValueError(
                 "supervised_coef needs demonstrations: hand them over, set self_imitation_rows, or set it to 0"
             )

@@ -62,6 +62,7 @@ class StepSettings:
         recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
         teacher_coef: weight of what a teacher says: of the reverse KL, and of the cross-entropy on its answers.
         kl_every: optimizer steps from one with the KL term to the next; `objective` has the weight that it has then.
+        reinforced_steps: optimizer steps on a lease that come before those of rehearsed steps alone.
         reduce_once: whether sharded ranks put their gradients together once a step, after its last micro-batch.
     """
 
@@ -76,6 +77,7 @@ class StepSettings:
     teacher_coef: float = 1.0
     micro_batch_tokens: int = 16384
     reduce_once: bool = False
+    reinforced_steps: int = 1
     seed: int = 42
 
     def chooses_recorded(self, batch: OptimizerBatch) -> bool:
@@ -88,7 +90,7 @@ class StepSettings:
             return []
         if self.selection.keep < 1.0 and not self.chooses_recorded(batch):
             return batch.parts
-        return batch.parts[1:] if self.old_logprobs == "recompute" else []
+        return batch.reinforced[1:] if self.old_logprobs == "recompute" else []
 
 
 @dataclass(slots=True)
@@ -108,7 +110,8 @@ class StepRunner:
 
     Attributes:
         shares: this rank among those that train on other rows: `ranks`, or one rank of each context group.
-        iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last.
+        iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last, and at
+            the end those of rehearsed steps alone.
         memory_retries: how often a step had to be made again of smaller micro-batches.
         speed: operations and tokens of the last finished step on all ranks; None before the first.
     """
@@ -246,7 +249,10 @@ class StepRunner:
     def _part(self) -> MiniBatch:
         """Return what the step trains on."""
         batch, _ = self._current()
-        return batch.parts[(self.iteration - 1) % len(batch.parts)]
+        number, rehearsed = self.iteration - 1, batch.rehearsed
+        if rehearsed and number >= self._settings.reinforced_steps:
+            return rehearsed[(number - self._settings.reinforced_steps) % len(rehearsed)]
+        return batch.reinforced[number % len(batch.reinforced)]
 
     def _fresh(self) -> _Work:
         size, setting = self._memory.size, self._memory.setting

@@ -7,7 +7,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.data_states import FORK_SOURCE, POLICY_SOURCE, POLICY_SOURCES, GroupState, Reason, RolloutState
+from dart_train.core.data_states import (
+    FORK_SOURCE,
+    ORACLE_SOURCE,
+    POLICY_SOURCE,
+    POLICY_SOURCES,
+    SHOWN_MARK,
+    GroupState,
+    Reason,
+    RolloutState,
+)
 from dart_train.data.curation.rules import Census
 from dart_train.data.store.schema import group_injection, rollout_group, rollout_meta, task_state
 from dart_train.data.store.sql_store import now
@@ -61,6 +70,11 @@ def _scored(run_id: str, sources: Sequence[str] = (POLICY_SOURCE,)) -> sa.Column
     )
 
 
+def _is_shown() -> sa.ColumnElement[bool]:
+    """Pages that an oracle played because a whole group had failed on them."""
+    return (_meta.source == ORACLE_SOURCE) & _meta.group_key.endswith(SHOWN_MARK)
+
+
 def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> dict[str, TaskStats]:
     """Every task's record from all rows, by id; success rates of the latest `window`, or its latest group's size."""
     latest: dict[str, Any] = {"partition_by": _meta.task_id, "order_by": _meta.rollout_id.desc()}
@@ -91,9 +105,16 @@ def scored_forks(connection: sa.Connection, run_id: str) -> int:
 
 
 def actions_played(connection: sa.Connection, run_id: str) -> int:
-    """Return the actions of all rollouts on desktops, those that forks replayed included."""
-    mine = (_meta.run_id == run_id) & _meta.source.in_(POLICY_SOURCES)
+    """Return the actions of all rollouts on desktops, those that forks replayed and oracles showed included."""
+    mine = (_meta.run_id == run_id) & (_meta.source.in_(POLICY_SOURCES) | _is_shown())
     return int(connection.execute(sa.select(sa.func.sum(_meta.num_actions)).where(mine)).scalar_one() or 0)
+
+
+def shown_counts(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    """Return how many pages an oracle showed because a whole group had failed on them, by task."""
+    mine = (_meta.run_id == run_id) & _is_shown()
+    query = sa.select(_meta.task_id, sa.func.count()).where(mine).group_by(_meta.task_id)
+    return {task: int(count) for task, count in connection.execute(query)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,19 +224,23 @@ class EpisodeOf:
 
 def full_successes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
     """Return a run's rollouts and continuations with the full reward that can be trained on, oldest first."""
-    return _episodes(connection, run_id, after, _meta.reward >= 1.0)
+    return _episodes(connection, run_id, after, _scored(run_id, POLICY_SOURCES) & (_meta.reward >= 1.0))
 
 
 def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
     """Return a run's rollouts and continuations of which a teacher taught a step, oldest first."""
-    return _episodes(connection, run_id, after, _meta.taught > 0)
+    return _episodes(connection, run_id, after, _scored(run_id, POLICY_SOURCES) & (_meta.taught > 0))
+
+
+def shown_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
+    """Return the pages of a run that an oracle played because a whole group had failed on them, oldest first."""
+    return _episodes(connection, run_id, after, (_meta.run_id == run_id) & _is_shown())
 
 
 def _episodes(connection: sa.Connection, run_id: str, after: int, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:
-    """Those that can be trained on and have a higher number."""
-    mine = _scored(run_id, POLICY_SOURCES) & (_meta.rollout_id > after) & which
+    """Those with a higher number."""
     columns = (_meta.rollout_id, _meta.task_id, _meta.seed, _meta.trajectory_id)
-    query = sa.select(*columns).where(mine).order_by(_meta.rollout_id)
+    query = sa.select(*columns).where(which & (_meta.rollout_id > after)).order_by(_meta.rollout_id)
     return [EpisodeOf(*row) for row in connection.execute(query)]
 
 

@@ -12,6 +12,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import DataError
 from dart_train.data.curation.fork_settings import ForkConfig, forked_steps, is_forked
 from dart_train.rollout.forks.fork import Fork, can_fork, fork_at
+from dart_train.rollout.play.ended_groups import EndedGroups, Members
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 
 _log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class GroupForks:
         self._successes = successes
         self._failed: asyncio.Queue[tuple[str, Assignment]] = asyncio.Queue()
         self._scheduler = scheduler
-        self.played: dict[str, list[tuple[Assignment, Trajectory]]] = {}
+        self.groups = EndedGroups(scheduler)
         self.made = 0
         self.given_up: dict[str, int] = {}
 
@@ -49,16 +50,10 @@ class GroupForks:
         """Take an ended rollout, after the scheduler did; fork its group if this completes the group."""
         if not self.enabled:
             return
-        open_keys = set(self._scheduler.open_keys)
-        key = assignment.group_key
-        if trajectory.trainable:
-            self.played.setdefault(key, []).append((assignment, trajectory))
-        whole = self.played.pop(key, []) if key not in open_keys else []
-        self.played = {other: members for other, members in self.played.items() if other in open_keys}
-        if len(whole) == assignment.group_size:
-            self._fork(key, sorted(whole, key=lambda member: member[0].n))
+        if members := self.groups.ended(assignment, trajectory):
+            self._fork(assignment.group_key, members)
 
-    def _fork(self, key: str, members: list[tuple[Assignment, Trajectory]]) -> None:
+    def _fork(self, key: str, members: Members) -> None:
         assignments, episodes = [one for one, _ in members], [one for _, one in members]
         own = assignments[0].fork
         if own is not None and own.depth >= self._config.depth:

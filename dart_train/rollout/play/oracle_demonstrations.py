@@ -18,12 +18,10 @@ from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import Observation
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
+from dart_train.core.data_states import ORACLE_SOURCE
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
-
-SOURCE = "oracle"
-"""`source` of the trajectories of demonstrations."""
 
 
 class DemonstratingPolicy:
@@ -88,7 +86,7 @@ class DemonstrationStore:
 
     def recorder(self, key: EpisodeKey) -> AbstractContextManager[Rollout]:
         """Return the recorder of an oracle episode."""
-        return nullcontext(Rollout(self._assignments[key], SOURCE))
+        return nullcontext(Rollout(self._assignments[key], ORACLE_SOURCE))
 
     def finish(self, rollout: Rollout, trajectory: Trajectory) -> None:
         """Record a success."""

@@ -27,6 +27,7 @@ from dart_gym.core.errors import (
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.backoff import backoff
 from dart_train.core.availability import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from dart_train.core.data_states import ORACLE_SOURCE
 from dart_train.core.train_errors import TasksFailedError
 from dart_train.rollout.ended.judging import Judging
 from dart_train.rollout.play.dependencies import Dependencies
@@ -34,6 +35,7 @@ from dart_train.rollout.play.gauges import Gauges
 from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollouts import FORK, GroupOver, Limits, Rollout
+from dart_train.rollout.play.shown_pages import ShownPages
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import RolloutConfig
@@ -64,6 +66,7 @@ class Workers:
         gauges: Gauges,
         dependencies: Dependencies,
         forks: GroupForks,
+        shown: ShownPages,
         teaching: Teaching,
         judging: Judging,
         actions_left: float = math.inf,
@@ -82,6 +85,7 @@ class Workers:
         self.recorder = recorder
         self._gauges = gauges
         self._forks = forks
+        self._shown = shown
         self._teaching = teaching
         self._judging = judging
         self._dependencies = dependencies
@@ -179,7 +183,27 @@ class Workers:
                 await self._pause(backoff(losses, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             if rollout.trajectory.lost_by == "cluster":
                 return
+            await self._show(worker, session, self._shown.ended(rollout.assignment, rollout.trajectory))
             assignment = await self._next(worker)
+
+    async def _show(self, worker: int, session: ClientSession, page: Assignment | None) -> None:
+        """Let the oracle play a page that a whole group failed on, and record it if it succeeds."""
+        if page is None or self._shown.oracle is None or self._stop.is_set():
+            return
+        shown = Rollout(page, source=ORACLE_SOURCE)
+
+        def enter(phase: str) -> None:
+            self._gauges.clock.enter(worker, phase)
+
+        await shown.play(session, self._shown.oracle(session), enter, pacing=self._config.pacing, limits=self._limits)
+        self._gauges.totals.add(shown.trajectory)
+        self._look_at_budget()
+        if shown.trajectory.success:
+            self.recorder.put(shown.trajectory, page.group_size)
+        else:
+            ended = shown.trajectory.terminal
+            _log.warning("%s seed %d is not shown: its oracle ended as %s", page.task_id, page.seed, ended)
+        self._gauges.clock.enter(worker, "idle")
 
     async def _play(self, worker: int, session: ClientSession, policy: Policy, rollout: Rollout) -> None:
         """Play one rollout. One that is cut off is accounted for before the error is raised again."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from dart_agent.engines.base.engine import Engine, EngineError
 from dart_agent.judging.judge import Judge
-from dart_agent.policies.policy import Policy
+from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.core.os_remedies import FULL
@@ -45,6 +45,7 @@ from dart_train.rollout.play.gauges import Gauges, engine_figures
 from dart_train.rollout.play.group_forks import GroupForks
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollout_workers import Workers
+from dart_train.rollout.play.shown_pages import ShownPages
 from dart_train.rollout.schedule.scheduler import Scheduler, Surroundings
 from dart_train.rollout.service.planner import Planner
 from dart_train.rollout.service.serving_record import ServingRecord
@@ -91,6 +92,8 @@ class RolloutService:
         teacher: settings of the teaching.
         make_teacher: creates the teacher; None for no teacher.
         judges: judges by name, each with its settings.
+        shown_pages: pages of each task that are shown, at most.
+        make_oracle: creates the policy that shows them on a session; None for no such pages.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class RolloutService:
         teacher: TeacherConfig = TeacherConfig(),
         make_teacher: TeacherFactory | None = None,
         judges: Mapping[str, tuple[RewardConfig, Judge]] = MappingProxyType({}),
+        shown_pages: int = 0,
+        make_oracle: Callable[[PlayableSession], Policy] | None = None,
     ) -> None:
         self.config = config
         self.data = data
@@ -121,6 +126,8 @@ class RolloutService:
         self._on_wait = on_wait
         self.scheduler = _scheduler(config, data)
         self.forks = GroupForks(data.config.forks, self.scheduler, partial(forks_of_successes, data))
+        known = data.read(statistics.shown_counts) if shown_pages else {}
+        self.shown = ShownPages(self.scheduler, shown_pages, make_oracle, known)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
         patience_s = min(RECONNECT_S, config.unavailable_timeout_s)
@@ -239,6 +246,7 @@ class RolloutService:
             gauges=self.gauges,
             dependencies=self.dependencies,
             forks=self.forks,
+            shown=self.shown,
             teaching=self._teaching,
             judging=self._judging,
             actions_left=math.inf if budget is None else budget - self._actions_before,

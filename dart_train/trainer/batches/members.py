@@ -56,6 +56,7 @@ class BatchSettings:
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
         negative_advantage_scale: factor of the negative advantages, in [0, 1].
         unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
+        rehearsal_steps: parts of rehearsed steps alone, behind the mini-batches.
         teacher_when: groups in which what a teacher said is trained on: none, those in which no rollout got any reward,
             or all.
     """
@@ -70,6 +71,7 @@ class BatchSettings:
     negative_advantage_scale: float = 1.0
     unreadable_advantage: float | None = None
     mini_batches: int = 1
+    rehearsal_steps: int = 0
     max_samples: int | None = None
     teacher_when: TeacherWhen = "never"
 

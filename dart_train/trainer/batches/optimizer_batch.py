@@ -58,6 +58,7 @@ class MiniBatch:
 
     Attributes:
         old_logprobs: (T,) log pi_old of each sample's response, by its place; {} before it is known.
+        rehearsal: whether it holds no step of the lease's groups.
         kept: by place, () or (T,) boolean: the steps or tokens that a selection by entropy keeps; {} without one.
     """
 
@@ -65,6 +66,7 @@ class MiniBatch:
     normalizer: Normalizer
     micro_batches: list[MicroBatch] = field(default_factory=list, repr=False)
     max_tokens: int = 0
+    rehearsal: bool = False
     old_logprobs: dict[int, Tensor] = field(default_factory=dict, repr=False)
     kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
     dropped: Dropped = field(default_factory=Dropped)
@@ -171,6 +173,16 @@ class OptimizerBatch:
     scored: bool = False
 
     @property
+    def reinforced(self) -> list[MiniBatch]:
+        """The parts with steps of the lease's groups."""
+        return [part for part in self.parts if not part.rehearsal]
+
+    @property
+    def rehearsed(self) -> list[MiniBatch]:
+        """The parts without any."""
+        return [part for part in self.parts if part.rehearsal]
+
+    @property
     def micro_batches(self) -> list[MicroBatch]:
         """Those of all parts."""
         return [micro for part in self.parts for micro in part.micro_batches]
@@ -259,11 +271,19 @@ def build_batch(
         metrics |= taught_metrics(groups, members, settings)
     shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in shown]
     chosen = _capped(samples, settings.max_samples, rng)
+    alone: list[list[Sample]] = []
+    if settings.rehearsal_steps:
+        dealt = shares(shown, settings.mini_batches + settings.rehearsal_steps, lambda sample: 1)
+        shown = [sample for own in dealt[: settings.mini_batches] for sample in own]
+        alone = dealt[settings.mini_batches :]
     everything = [*chosen, *targets, *shown]
     batch = OptimizerBatch(
         parts=[
-            _part(own, everything, settings, ranks, left_out)
-            for own in shares(everything, settings.mini_batches, lambda sample: 1)
+            *(
+                _part(own, everything, settings, ranks, left_out)
+                for own in shares(everything, settings.mini_batches, lambda sample: 1)
+            ),
+            *(replace(_part(own, everything, settings, ranks, left_out), rehearsal=True) for own in alone),
         ],
         metrics=metrics | {"batch/capped": float(len(samples) - len(chosen)), "batch/masked": float(len(left_out))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),

@@ -6,6 +6,7 @@ cross-entropy of whole episodes, of tasks drawn at random:
 
 - own successes: what the policy itself did (self-imitation learning, arXiv 1806.05635, with demonstrations as in DAPG,
   arXiv 1709.10087);
+- pages that the oracle showed, since a whole group had failed on them (`dart_train.rollout.play.shown_pages`);
 - lessons: what a teacher would have done in the states of a failure. DAgger trains on the data of all iterations
   together (arXiv 1011.0686); without this each answer is seen in one step alone.
 
@@ -56,6 +57,7 @@ class Kind:
 
 
 OWN_SUCCESSES = Kind("a success", statistics.full_successes, lambda episode: recorded([episode]))
+SHOWN_PAGES = Kind("a shown page", statistics.shown_episodes, lambda episode: recorded([episode]))
 LESSONS = Kind("a taught failure", statistics.taught_episodes, lessons_of)
 
 
@@ -111,7 +113,10 @@ class RehearsedEpisodes:
         self._known: defaultdict[str, EpisodesOfTask] = defaultdict(EpisodesOfTask)
 
     def draw(self, serial: int) -> tuple[Sample, ...]:
-        """Return the steps of one episode of each of some tasks, in the order drawn; `serial` tells draws apart."""
+        """Return the steps of whole episodes, in the order drawn; `serial` tells draws apart.
+
+        One of each task, then another one of each, until there are enough or a round finds nothing new.
+        """
         if not self._steps:
             return ()
         for row in self._data.read(self._kind.find, self._newest):
@@ -119,11 +124,18 @@ class RehearsedEpisodes:
             self._newest = row.rollout_id
         rng = random.Random(f"{self._seed}/{serial}")
         drawn: list[Sample] = []
-        for number, task in enumerate(rng.sample(sorted(self._known), len(self._known))):
-            if len(drawn) >= self._steps:
+        taken: set[str] = set()
+        while len(drawn) < self._steps:
+            before = len(taken)
+            for task in rng.sample(sorted(self._known), len(self._known)):
+                if len(drawn) >= self._steps:
+                    break
+                name = self._known[task].draw(rng)
+                if name not in taken:
+                    drawn += [replace(sample, trajectory=len(taken)) for sample in self._samples(task, name)]
+                    taken.add(name)
+            if len(taken) == before:
                 break
-            name = self._known[task].draw(rng)
-            drawn += [replace(sample, trajectory=number) for sample in self._samples(task, name)]
         return tuple(drawn)
 
     def _samples(self, task: str, name: str) -> list[Sample]:
@@ -144,13 +156,18 @@ class Rehearsal:
     Args:
         data: the run's.
         successes: steps of own successes for each optimizer step, at least.
+        shown: steps of pages that the oracle showed, likewise.
         lessons: steps that a teacher answered, likewise.
         seed: see `RehearsedEpisodes`.
     """
 
-    def __init__(self, data: RunData, *, successes: int = 0, lessons: int = 0, seed: int = 0) -> None:
+    def __init__(self, data: RunData, *, successes: int = 0, shown: int = 0, lessons: int = 0, seed: int = 0) -> None:
         make = partial(RehearsedEpisodes, data, seed=seed)
-        self._kinds = (make(OWN_SUCCESSES, steps=successes), make(LESSONS, steps=lessons))
+        self._kinds = (
+            make(OWN_SUCCESSES, steps=successes),
+            make(SHOWN_PAGES, steps=shown),
+            make(LESSONS, steps=lessons),
+        )
 
     @classmethod
     def of(cls, args: DartGRPOConfig, data: RunData) -> Rehearsal:
@@ -158,7 +175,8 @@ class Rehearsal:
         imitates = args.supervised_coef and not args.shuffle_rewards  # which success is real is reward, too
         successes = args.self_imitation_rows if imitates else 0
         lessons = args.teacher_rehearsed_rows if args.teacher_when != "never" else 0
-        return cls(data, successes=successes, lessons=lessons, seed=args.seed)
+        shown = args.shown_rows if args.supervised_coef else 0
+        return cls(data, successes=successes, shown=shown, lessons=lessons, seed=args.seed)
 
     def draw(self, serial: int) -> tuple[Sample, ...]:
         """Return the samples of a step; `serial` tells draws apart."""

@@ -243,6 +243,16 @@ class GRPOSettings:
         "Steps of the run's own newest successes, evenly over tasks and of a task over seeds, that supervised_coef "
         "counts for beside demonstrations in every step (self-imitation, arXiv 1806.05635); none with shuffle_rewards.",
     )
+    shown_rows: Annotated[int, Interval(ge=0)] = setting(
+        0,
+        "Steps of pages that the oracle showed because a whole group had failed on them (demonstrations.shown_pages), "
+        "likewise.",
+    )
+    rehearsal_steps: Annotated[int, Interval(ge=0)] = setting(
+        0,
+        "Optimizer steps on each lease, behind its own, that train on rehearsed steps alone: demonstrations, own "
+        "successes, shown pages and earlier lessons are dealt out among all steps on the lease.",
+    )
     use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
     lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
     lora_alpha: int = setting(32, "Its scale is lora_alpha / lora_r.")
@@ -258,13 +268,18 @@ class GRPOSettings:
     @property
     def steps_per_lease(self) -> int:
         """Optimizer steps on each lease."""
+        return self.reinforced_steps + self.rehearsal_steps
+
+    @property
+    def reinforced_steps(self) -> int:
+        """Optimizer steps on each lease that train on its groups."""
         return self.num_iterations * self.mini_batches
 
     @property
     def idle_clip(self) -> str:
         """Why the clip that was set changes nothing; "" where it may, or where it was left as it is by default."""
         untouched = all(getattr(self, name) == _DEFAULTS[name] for name in ("epsilon", "epsilon_high", "delta"))
-        if untouched or self.steps_per_lease > 1 or self.old_logprobs == "behaviour":
+        if untouched or self.reinforced_steps > 1 or self.old_logprobs == "behaviour":
             return ""
         return (
             "epsilon, epsilon_high and delta change nothing here: with one optimizer step on each lease pi is pi_old, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from echo_engine import EchoEngine
@@ -11,6 +11,7 @@ from service_parts import config_of
 
 from dart_agent.engines.base.engine import Generation, Prompt, Sampling
 from dart_agent.engines.remote.engine_server import EngineServer
+from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.tasks.catalog.scenario import Prepared
@@ -74,7 +75,15 @@ class Says(EchoEngine):
 
 
 async def service_plays(
-    task: str, data: DataManager, sockets, make_policy, budget: int | None, **settings
+    task: str,
+    data: DataManager,
+    sockets,
+    make_policy,
+    budget: int | None,
+    *,
+    shown_pages: int = 0,
+    make_oracle: Callable[[PlayableSession], Policy] | None = None,
+    **settings,
 ) -> RolloutService:
     """Play with an engine that clicks beside all buttons, so that all episodes fail at their step limit."""
     engine = Says(itertools.repeat(OK_CLICK.replace("42,56", "1,1")))
@@ -85,6 +94,9 @@ async def service_plays(
         EngineServer(engine).listening(f"ws+unix://{sockets / 'says.sock'}") as engine_url,
     ):
         config = config_of(engine_url, tasks=(task,), group_size=2, budget_rollouts=budget, **settings)
-        service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
+        service = RolloutService(
+            config, data, url=url, weights=Weights("", 0), make_policy=make_policy,
+            shown_pages=shown_pages, make_oracle=make_oracle,
+        )  # fmt: skip
         await service.run()
     return service

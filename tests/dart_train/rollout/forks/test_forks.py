@@ -120,7 +120,7 @@ def test_forks_keep_the_budget_their_group_and_the_parents_seed(events, size, co
     while (one := scheduler.next(0)) is not None:
         dealt.setdefault(one.group_key, []).append(one)
         end(one, 3)
-    assert scheduler.exhausted and scheduler.running == 0 and not forks.played
+    assert scheduler.exhausted and scheduler.running == 0 and not forks.groups.played
     names = {f"{one.group_key}/{one.n}/{one.attempt}": one for one, _ in ended}
     for members in dealt.values():
         first = members[0]
@@ -146,7 +146,7 @@ def test_without_forks_nothing_is_kept_and_a_group_that_is_over_is_not_forked():
     scheduler.lose(first)
     for forks in (off, on):
         forks.ended(first, episode(1.0, 2.0, terminal=TerminalState.INTERRUPTED, score=None))
-        assert forks.made == 0 and not forks.played
+        assert forks.made == 0 and not forks.groups.played
     assert scheduler.next(0).fork is None
 
 

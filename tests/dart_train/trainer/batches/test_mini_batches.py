@@ -7,6 +7,7 @@ import logging
 import random
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data.manager.leasing import Group
+from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, build_batch
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer
 
@@ -232,3 +234,31 @@ def test_a_step_of_nothing_changes_nothing(record, data, make_config, model_dir)
     Watching(model_dir, config, data).run()
     assert [empty for _, empty in seen] == [False] * 4 + [True]
     assert torch.equal(seen[4][0], seen[3][0]) and not torch.equal(seen[3][0], seen[2][0])
+
+
+def test_rehearsal_takes_steps_of_its_own_behind_those_of_the_groups(record, run):
+    """It is dealt out among all three steps; the two last ones run nothing else, and need no pass beforehand."""
+    record("a")
+    options = {"supervised_coef": 0.5, "self_imitation_rows": 4, "rehearsal_steps": 2, "old_logprobs": "recompute"}
+    _, rows, (scored, trained) = run("behind", groups_per_step=1, max_steps=3, publish_steps=3, **options)
+    assert scored == 0 and [row["version"] for row in rows] == [0.0, 0.0, 1.0]
+    assert ["entropy" in row for row in rows] == [True, False, False]
+    assert [row["grad_norm"] > 0 for row in rows[1:]] == ["supervised_loss" in row for row in rows[1:]]
+    assert any("supervised_loss" in row for row in rows) and trained <= 8 + 4 + 2, (
+        "8 steps, 4 rehearsed, 2 that fill up"
+    )
+
+
+def test_the_groups_parts_are_the_same_with_rehearsal_behind_them(record, data, collator):
+    record("a"), record("b")
+    groups = data.lease(2, "trainer", at_least=2).groups
+    shown = [replace(Sample.from_step(groups[0].trajectories[0].steps[0]), trajectory=number) for number in range(6)]
+    options = {"version": 0, "rng": random.Random(0), "max_tokens": 64, "demonstrations": shown}
+    plain = build_batch(groups, collator, BatchSettings(mini_batches=2), **(options | {"demonstrations": ()}))
+    batch = build_batch(groups, collator, BatchSettings(mini_batches=2, rehearsal_steps=4), **options)
+    assert [part.rehearsal for part in batch.parts] == [False] * 2 + [True] * 4
+    assert [sum(sample.supervised for sample in part.samples) for part in batch.parts] == [1] * 6
+    assert all(sample.supervised for part in batch.rehearsed for sample in part.samples)
+    for part, alone in zip(batch.reinforced, plain.parts, strict=True):
+        assert [one for one in part.samples if not one.supervised] == alone.samples
+        assert part.normalizer.tokens == alone.normalizer.tokens

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dart_train.core.data_states import SHOWN_MARK
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer.batches.rehearsal import (
     LESSONS,
     OWN_SUCCESSES,
+    SHOWN_PAGES,
     EpisodesOfTask,
     Rehearsal,
     RehearsedEpisodes,
@@ -45,6 +47,7 @@ def play(
     steps: int = 2,
     *,
     taught: tuple[int, ...] = (),
+    group: str = "",
     **fields: object,
 ) -> None:
     """Record an episode whose responses tell its number; a teacher answered `taught` of its steps with 100 more."""
@@ -54,7 +57,7 @@ def play(
     made = tuple(
         replace(step, target_ids=(100 + number, place)) if place in taught else step for place, step in enumerate(made)
     )
-    data.record(make_trajectory(name, name, reward, task_id=task, steps=made, **fields))
+    data.record(make_trajectory(name, group or name, reward, task_id=task, steps=made, **fields))
 
 
 def episodes(drawn) -> list[list[int]]:
@@ -152,6 +155,15 @@ def test_lessons_are_what_the_teacher_said_in_the_states_of_failures(data):
     assert all(sample.taught and sample.supervised and not sample.logprobs for sample in drawn)
 
 
+def test_pages_that_were_shown_are_drawn_and_other_demonstrations_are_not(data):
+    play(data, "t-0", "fake/a", source="oracle", group=f"a{SHOWN_MARK}")
+    play(data, "t-1", "fake/b", source="oracle", group="b#demo")
+    play(data, "t-2", "fake/c")
+    drawn = RehearsedEpisodes(data, SHOWN_PAGES, 9, 0).draw(1)
+    assert episodes(drawn) == [[0, 0]] and not any(sample.taught or sample.logprobs for sample in drawn)
+    assert episodes(Rehearsal(data, successes=1, shown=1).draw(1)) == [[2, 2], [0, 0]]
+
+
 def test_episodes_of_both_kinds_keep_their_own_numbers(data):
     """Trajectories are dealt out to ranks whole."""
     for number in range(3):
@@ -171,7 +183,7 @@ def test_episodes_of_both_kinds_keep_their_own_numbers(data):
     lessons=st.integers(0, 6),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_all_that_is_drawn_is_right_and_of_each_task_once(tmp_path_factory, ended, successes, lessons):
+def test_all_that_is_drawn_is_right_and_no_episode_twice(tmp_path_factory, ended, successes, lessons):
     data = opened(tmp_path_factory.mktemp("drawn"))
     rehearsal = Rehearsal(data, successes=successes, lessons=lessons)
     for number, (task, reward, taught) in enumerate(ended):
@@ -182,7 +194,8 @@ def test_all_that_is_drawn_is_right_and_of_each_task_once(tmp_path_factory, ende
             known = {
                 own for own, (_, reward, taught) in enumerate(ended[: number + 1]) if (taught if kind else reward == 1)
             }
-            tasks = [ended[name][0] for name in names]
-            assert set(names) <= known and len(set(tasks)) == len(tasks)
-            assert len(names) == min(most, len({ended[name][0] for name in known}))
+            assert set(names) <= known and len(set(names)) == len(names) <= most
+            tasks = {ended[name][0] for name in known}
+            assert len(names) >= min(most, len(tasks)), "each task has one before any has two"
+            assert len({ended[name][0] for name in names[: len(tasks)]}) == min(len(names), len(tasks))
         assert len({sample.trajectory for sample in drawn}) == len(drawn)
