@@ -74,9 +74,13 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
     "teacher": {
         "none": {"teacher.kind": None},
         "dagger": {"teacher.kind": "dagger"},
-        "dagger-rehearsed": {"teacher.kind": "dagger", "teacher.rehearsed_rows": 32},
+        "dagger-rehearsed": {"teacher.kind": "dagger", "teacher.rehearsed_rows": 192},
         "told-oracle": {"teacher.kind": "distillation", "teacher.options": {"told": "oracle"}},
         "told-tree": {"teacher.kind": "distillation", "teacher.options": {"told": "tree"}},
+    },
+    "shown": {
+        "on": {"demonstrations.shown_pages": 40, "trainer.shown_rows": 192},
+        "off": {"demonstrations.shown_pages": 0, "trainer.shown_rows": 0},
     },
     "rewards": {"true": {"trainer.shuffle_rewards": False}, "shuffled": {"trainer.shuffle_rewards": True}},
 }  # fmt: skip

@@ -499,7 +499,7 @@ class DartGRPOTrainer(ShardedTrainer):
 
     def _look_for_collapse(self, logs: dict[str, float]) -> str:
         """Return what has collapsed; while there are signs of a collapse no state is saved."""
-        collapsed = self.guard.look(logs)
+        collapsed = self.guard.look(logs) if "entropy" in logs else ""  # rehearsal alone repeats its lease's numbers
         if self.guard.signs:
             self.control.should_save = False
             logs["collapse"] = 1.0 if collapsed else 0.5
@@ -508,7 +508,7 @@ class DartGRPOTrainer(ShardedTrainer):
 
     def _look_for_alarms(self, logs: dict[str, float]) -> None:
         """Mark the raised alarms in a step's numbers, and log those that this step raised or cleared."""
-        raised, cleared = self.alarms.look(logs)
+        raised, cleared = self.alarms.look(logs) if "entropy" in logs else ([], [])
         logs |= {f"{PREFIX}{name}": 1.0 for name in self.alarms.raised}
         step = self.state.global_step
         for name in raised:

@@ -109,7 +109,8 @@ def test_forks_and_teachers_are_compared_at_equal_numbers_of_actions():
         )
     forked = {"off": (0, "group", 4), "on": (1, "group", 4), "pool": (1, "pool", 4)}
     taught = {
-        "none": (None, 0, None), "dagger-rehearsed": ("dagger", 32, None), "told-oracle": ("distillation", 0, "oracle"),
+        "none": (None, 0, None), "dagger-rehearsed": ("dagger", 192, None),
+        "told-oracle": ("distillation", 0, "oracle"),
     }  # fmt: skip
     names = {(a, b): f"forks={a} teacher={b}" for a in forked for b in taught} | {("off", "none"): BASE}
     assert found == {name: (forked[a], taught[b]) for (a, b), name in names.items()}

@@ -103,6 +103,7 @@ def test_every_configuration_is_checked_on_machines_with_gpus(name, count, machi
         ("agent.format=ui_tarz", ["agent.format"]),
         ("evaluation.episodes=10001", ["evaluation.episodes"]),
         ("demonstrations.per_task=0", ["demonstrations"]),
+        ("trainer.shown_rows=8", ["trainer.shown_rows", "demonstrations.shown_pages"]),
         ("rollout.tasks=[fake/click-buton]", ["rollout.tasks", "click-button"]),
         ("model.path=/nowhere/model", ["model.path", "/nowhere/model"]),
         ("trainer.lora_target_modules=[q_proj]", ["use_peft"]),
@@ -311,3 +312,10 @@ def test_programs_and_disk(machine, model, monkeypatch, tmp_path):
 def test_small_gpus_and_large_ones_are_not_mixed(machine):
     machine(1, kind=RTX_4090)
     assert problems(QUICK) == []
+
+
+@pytest.mark.parametrize("key", ["self_imitation_rows=8", "shown_rows=8", "rehearsal_steps=2"])
+def test_what_is_rehearsed_needs_a_weight(key, machine):
+    machine(0)
+    found = problems(QUICK, "trainer.supervised_coef=0", f"trainer.{key}")
+    assert any(f"trainer.{key.split('=')[0]}" in problem and "trainer.supervised_coef" in problem for problem in found)

@@ -262,3 +262,20 @@ def test_the_groups_parts_are_the_same_with_rehearsal_behind_them(record, data, 
     for part, alone in zip(batch.reinforced, plain.parts, strict=True):
         assert [one for one in part.samples if not one.supervised] == alone.samples
         assert part.normalizer.tokens == alone.normalizer.tokens
+
+
+def test_neither_guard_nor_alarms_take_a_leases_numbers_again_for_its_rehearsal(record, data, make_config, model_dir):
+    record("a")
+    options = {"supervised_coef": 0.5, "self_imitation_rows": 4, "rehearsal_steps": 2, "old_logprobs": "recompute"}
+    trainer = DartGRPOTrainer(model_dir, make_config(groups_per_step=1, **(PLAIN | options | {"max_steps": 3})), data)
+    looked: list[str] = []
+    for name in ("guard", "alarms"):
+        watch = getattr(trainer, name)
+
+        def look(report, name=name, inner=watch.look):
+            looked.append(name)
+            return inner(report)
+
+        watch.look = look
+    trainer.run()
+    assert trainer.state.global_step == 3 and looked == ["guard", "alarms"]
