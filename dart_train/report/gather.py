@@ -88,6 +88,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
     forks = data.read(statistics.forks)
+    shown = data.read(statistics.shown_counts)
     taught, asked = data.read(statistics.taught), NOBODY_ASKED
     if config.teacher.kind is not None:
         asked = data.read(statistics.asked, always=config.teacher.when == "always")
@@ -113,6 +114,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "seed": config.seed,
         "lives": state.values["lives"],
         **_fork_figures(forks),
+        **({"shown_pages": sum(shown.values())} if shown else {}),
         **_taught_figures(config, taught, asked),
     }
     return ReportData(
@@ -131,6 +133,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         notes=[
             *notes(config, evaluations),
             *fork_notes(forks),
+            *shown_notes(shown),
             *taught_notes(config, taught, asked, rollout),
             *judge_notes(config, rollout),
             *alarm_notes(run),
@@ -348,6 +351,19 @@ def fork_notes(forks: statistics.ForkCounts) -> list[str]:
     tasks = ", ".join(f"{task} ({count})" for task, count in forks.given_up.items())
     gone = sum(forks.given_up.values())
     return [f"{said} {gone} of them were given up, since a replay came out differently: {tasks}." if gone else said]
+
+
+def shown_notes(shown: Mapping[str, int]) -> list[str]:
+    """Return what the report says of pages that the oracle played because a whole group had failed on them, by task."""
+    if not shown:
+        return []
+    tasks = ", ".join(
+        f"{task} ({count})" for task, count in sorted(shown.items(), key=lambda item: (-item[1], item[0]))
+    )
+    return [
+        f"Shown pages: the oracle also played {sum(shown.values())} pages on which a whole group had failed: {tasks}. "
+        "Their actions are among the actions."
+    ]
 
 
 def _taught_figures(

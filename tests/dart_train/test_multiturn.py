@@ -70,7 +70,8 @@ def test_the_drawn_run_keeps_its_best_version_and_reports(tmp_path):
 @pytest.mark.parametrize("name", ["multiturn", "multiturn_short"])
 def test_the_run_on_real_programs_works_as_it_is_shipped(name, tmp_path):
     small = ("demonstrations.per_task=3", "demonstrations.per_task_of={}", "warmup.max_steps=20", "rollout.workers=2",
-             "rollout.budget_minutes=null", "rollout.group_size=4", "rollout.budget_rollouts=16",
+             "rollout.budget_minutes=null", "rollout.budget_actions=null", "rollout.group_size=4",
+             "rollout.budget_rollouts=16",
              "evaluation.episodes=1", "evaluation.beside_episodes=1",
              "evaluation.monitor={every_rollouts: 10, episodes: 1, workers: 1}")  # fmt: skip
     figures = run(name, tmp_path, *small)

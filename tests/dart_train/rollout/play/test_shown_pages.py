@@ -11,6 +11,7 @@ from dart_agent.policies.random_policy import RandomPolicy
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.data_states import SHOWN_MARK
 from dart_train.data.insight import statistics
+from dart_train.report.gather import shown_notes
 from dart_train.rollout.play.oracle_demonstrations import DemonstratingPolicy
 from dart_train.rollout.play.shown_pages import ShownPages
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
@@ -91,6 +92,8 @@ async def test_the_oracle_plays_the_pages_of_failed_groups_and_they_are_demonstr
     assert all(one.steps[0].image_hashes == first[one.seed] for one in shown)
     assert [one.trajectory_id for one in data.read(statistics.shown_episodes)] == [one.trajectory_id for one in shown]
     assert data.read(statistics.shown_counts) == {TASK: 3}
+    (said,) = shown_notes(data.read(statistics.shown_counts))
+    assert f"3 pages on which a whole group had failed: {TASK} (3)" in said and shown_notes({}) == []
     actions = sum(one.num_actions for one in (*shown, *rollouts))
     assert data.read(statistics.actions_played) == service.summary().actions == actions
 
