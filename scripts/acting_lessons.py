@@ -3,7 +3,9 @@
 A model that has seen a key in three demonstrations hardly knows how that is written: what it samples is
 `hotkey(key='ctrl,25)')`, and reinforcement learning, which pushes down what fails, moves that first. Here instructions
 are random words with texts, keys and points among them, which are to be typed, pressed and clicked one after the other,
-so that every action is written thousands of times. What was learnt of seeing is repeated all the while.
+so that every action is written thousands of times. "1st" to "3rd" name the columns of rows that lie one below the
+other, the first of them the first row's: a number says nothing by itself, and what it stands for depends on how many
+were used before. What was learnt of seeing is repeated all the while.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ KEYS = (
         "alt tab",
     ),
 )
+ORDINALS, NUMBERED = ("1st", "2nd", "3rd"), 0.3
+"""Numbers, and their share of what is named."""
 POINTED = ("click", "click", "click", "click", "click", "left_double", "right_single", "hover")
 
 
@@ -51,8 +55,12 @@ def point(rng: random.Random) -> str:
     return f"({rng.randint(0, 72) * 4},{rng.randint(0, 56) * 4})"
 
 
-def named(rng: random.Random) -> tuple[str, str]:
-    """What an instruction names, and the action that it asks for."""
+def named(rng: random.Random, row: int) -> tuple[str, str]:
+    """What an instruction names, and the action that it asks for; a number is of the next row."""
+    kind = rng.random()
+    if kind < NUMBERED:
+        column = rng.randrange(len(ORDINALS))
+        return ORDINALS[column], f"click(start_box='({(1 + 2 * column) * 36},{(1 + row) * 36})')"
     kind = rng.random()
     if kind < 0.6:
         text = typed(rng)
@@ -80,9 +88,13 @@ def lesson(rng: random.Random, words: list[str], conversation: Conversation, tok
     """
 
     def some() -> str:
-        return " ".join(rng.choice(words) for _ in range(rng.randint(0, 5)))
+        return " ".join(word for word in rng.choices(words, k=rng.randint(0, 5)) if word not in ORDINALS)
 
-    asked, actions = zip(*(named(rng) for _ in range(rng.choice((1, 1, 2, 3, 4)))), strict=True)
+    asked, actions = list[str](), list[str]()
+    for _ in range(rng.choice((1, 1, 2, 3, 4))):
+        name, action = named(rng, sum(one in ORDINALS for one in asked))
+        asked.append(name)
+        actions.append(action)
     conversation.begin(" ".join(f"{some()} {name}" for name in asked).strip() + rng.choice((".", f" {some()}.", "")))
     rows = []
     for action in (*actions, "finished()"):

@@ -54,7 +54,7 @@ ASSETS = demo_models()
 READING_STEPS, POINTING_SCREENS = 600, 350
 COPYING_STEPS = 3000
 SEEING_STEPS = (1200, 1000)
-ACTING_STEPS = 1200
+ACTING_STEPS = 2400
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 

@@ -30,7 +30,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_done_stands_in_the_instruction_and_can_be_read(lessons: ModuleType, model_dir: Path) -> None:
     tokens, ui_tars = ModelTokens.load(model_dir), get_format("ui_tars")
     conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), lessons.AGENT, ui_tars)
-    kinds = set()
+    kinds, counted = set(), 0
     for seed in range(200):
         for prompt, response in lessons.lesson(random.Random(seed), ["Enter", "the"], conversation, tokens):
             text, asked = tokens.decode(response).removesuffix("<|im_end|>"), tokens.decode(prompt)
@@ -39,6 +39,7 @@ def test_what_is_done_stands_in_the_instruction_and_can_be_read(lessons: ModuleT
             for named in re.findall(r"'([^']+)'|=([\d.]+)\)", text):
                 assert (named[0] or named[1]) in asked
     pointing = {"click", "left_double", "right_single", "hover", "scroll", "drag"}
+    assert counted > 50
     assert kinds == {*pointing, "type", "hotkey", "wait", "finished"}
 
 

@@ -12,7 +12,8 @@ cross-entropy of whole episodes, of tasks drawn at random:
 
 Invariants:
     - Every task of the run counts the same, however often it is played, and of a task every seed: the members of a
-      group begin from one screen, so that a task's newest sixteen successes may show three screens.
+      group begin from one screen, so that a task's newest sixteen successes may show three screens. Of what was shown
+      every page counts the same: a task that fails more often was shown more.
     - What ended since the last step is known to the next: groups without a signal, which no step gets, are there too.
 """
 
@@ -49,15 +50,17 @@ class Kind:
     Attributes:
         find: those of a run with a higher number than the given one, oldest first.
         samples: what is imitated of an episode.
+        by_task: whether every task counts the same; otherwise every episode does.
     """
 
     name: str
     find: Callable[[sa.Connection, str, int], list[statistics.EpisodeOf]]
     samples: Callable[[Trajectory], list[Sample]]
+    by_task: bool = True
 
 
 OWN_SUCCESSES = Kind("a success", statistics.full_successes, lambda episode: recorded([episode]))
-SHOWN_PAGES = Kind("a shown page", statistics.shown_episodes, lambda episode: recorded([episode]))
+SHOWN_PAGES = Kind("a shown page", statistics.shown_episodes, lambda episode: recorded([episode]), by_task=False)
 LESSONS = Kind("a taught failure", statistics.taught_episodes, lessons_of)
 
 
@@ -90,8 +93,8 @@ class EpisodesOfTask:
                 if not names:
                     del self._by_seed[seed]
 
-    def __bool__(self) -> bool:
-        return bool(self._by_seed)
+    def __len__(self) -> int:
+        return sum(map(len, self._by_seed.values()))
 
 
 class RehearsedEpisodes:
@@ -115,31 +118,28 @@ class RehearsedEpisodes:
     def draw(self, serial: int) -> tuple[Sample, ...]:
         """Return the steps of whole episodes, in the order drawn; `serial` tells draws apart.
 
-        One of each task, then another one of each, until there are enough or a round finds nothing new.
+        One of each task, then another one of each, until there are enough; no episode twice.
         """
         if not self._steps:
             return ()
         for row in self._data.read(self._kind.find, self._newest):
-            self._known[row.task_id].add(row.seed, row.trajectory_id)
+            self._known[row.task_id if self._kind.by_task else ""].add(row.seed, row.trajectory_id)
             self._newest = row.rollout_id
         rng = random.Random(f"{self._seed}/{serial}")
         drawn: list[Sample] = []
         taken: set[str] = set()
-        while len(drawn) < self._steps:
-            before = len(taken)
+        while len(drawn) < self._steps and len(taken) < sum(map(len, self._known.values())):
             for task in rng.sample(sorted(self._known), len(self._known)):
                 if len(drawn) >= self._steps:
                     break
                 name = self._known[task].draw(rng)
-                if name not in taken:
-                    drawn += [replace(sample, trajectory=len(taken)) for sample in self._samples(task, name)]
+                if name not in taken and (own := self._samples(task, name)) is not None:
+                    drawn += [replace(sample, trajectory=len(taken)) for sample in own]
                     taken.add(name)
-            if len(taken) == before:
-                break
         return tuple(drawn)
 
-    def _samples(self, task: str, name: str) -> list[Sample]:
-        """The steps of an episode of a task; none where it is damaged, or was removed to save room."""
+    def _samples(self, task: str, name: str) -> list[Sample] | None:
+        """The steps of an episode of a task; None where it is damaged or was removed, and is forgotten."""
         try:
             return self._kind.samples(self._data.load_whole(name))
         except CorruptDataError as error:
@@ -147,7 +147,7 @@ class RehearsedEpisodes:
             self._known[task].remove(name)
             if not self._known[task]:
                 del self._known[task]
-            return []
+            return None
 
 
 class Rehearsal:
