@@ -45,7 +45,6 @@ class TaskSampling(StrEnum):
 
     UNIFORM = "uniform"
     SUCCESS = "success"
-    FAILURE = "failure"
     CURRICULUM = "curriculum"
 
 
@@ -142,8 +141,7 @@ class CurationConfig(Section):
     task_sampling: TaskSampling = Field(
         TaskSampling.UNIFORM,
         description='Shares of the tasks: "uniform" (their configured weights), "success" (more for those that '
-        'succeed about half the time), "failure" (more the more they fail, where failures teach: a teacher, shown '
-        'pages), "curriculum" (easier bands first).',
+        'succeed about half the time), "curriculum" (easier bands first).',
     )
     sampling_floor: float = constant(
         0.1,

@@ -24,8 +24,6 @@ def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> 
     """Return every task's share by the configured way of sampling; a success rate is None where it was never tried."""
     if config.task_sampling is TaskSampling.SUCCESS:
         return {task: success_share(rate, config.sampling_floor) for task, rate in success.items()}
-    if config.task_sampling is TaskSampling.FAILURE:
-        return {task: failure_share(rate, config.sampling_floor) for task, rate in success.items()}
     if config.task_sampling is TaskSampling.CURRICULUM:
         return curriculum_shares(success, floor=config.sampling_floor)
     return dict.fromkeys(success, 1.0)
@@ -64,14 +62,6 @@ def success_share(rate: float | None, floor: float = 0.1) -> float:
     if rate is None:
         return 1.0
     return max(floor, min(1.0, 4.0 * rate * (1.0 - rate)))
-
-
-def failure_share(rate: float | None, floor: float = 0.1) -> float:
-    """Return the share of a task by its success rate: `1 - p`, at least the floor.
-
-    For runs in which a group teaches that failed as a whole, because it gets a page shown or a teacher's lessons.
-    """
-    return 1.0 if rate is None else max(floor, 1.0 - rate)
 
 
 def band_of(rate: float) -> int:

@@ -17,12 +17,6 @@ def test_tasks_that_succeed_half_the_time_get_most(rate, share):
     assert success_share(rate) == pytest.approx(share)
 
 
-@pytest.mark.parametrize(("rate", "share"), [(None, 1.0), (0.0, 1.0), (0.25, 0.75), (0.9, 0.1), (1.0, 0.1)])
-def test_where_failures_teach_tasks_that_fail_get_most(rate, share):
-    config = CurationConfig(task_sampling="failure")
-    assert task_shares(config, {"a": rate})["a"] == pytest.approx(share)
-
-
 @pytest.mark.parametrize(("rate", "band"), [(1.0, 0), (0.7, 0), (0.69, 1), (0.3, 1), (0.29, 2), (0.0, 2)])
 def test_bands_begin_at_their_boundary(rate, band):
     assert band_of(rate) == band
