@@ -74,6 +74,8 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 forks-and-teachers: setup  ## flat groups, forks, teachers at equal numbers of actions, SEEDS=5 each: drawn tasks in 80 minutes, others in days
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers --grid \
 	  --switch forks=off,on --switch teacher=none,dagger
+	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard \
+	  --switch shown=on --switch teacher=dagger-rehearsed --switch forks=pool
 	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-teachers --grid \
 	  --switch forks=off,on --switch teacher=none,told-oracle,told-tree
 	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-dagger --grid \
