@@ -57,8 +57,7 @@ def point(rng: random.Random) -> str:
 
 def named(rng: random.Random, row: int) -> tuple[str, str]:
     """What an instruction names, and the action that it asks for; a number is of the next row."""
-    kind = rng.random()
-    if kind < NUMBERED:
+    if rng.random() < NUMBERED:
         column = rng.randrange(len(ORDINALS))
         return ORDINALS[column], f"click(start_box='({(1 + 2 * column) * 36},{(1 + row) * 36})')"
     kind = rng.random()

@@ -74,10 +74,10 @@ def main(context: ProcessContext, *, plain: bool = False, places: EnginePlaces =
             on_wait=context.progress().waits,
             nodes=engines_on_nodes(context.config, context.run),
             teacher=context.config.teacher,
-            shown_pages=context.config.demonstrations.shown_pages,
-            make_oracle=make_oracle(newest.path, context.config),
             make_teacher=make_teacher(newest.path, context.config, context.run.logs),
             judges=make_judges(context.config),
+            shown_pages=(shown := context.config.demonstrations.shown_pages),
+            make_oracle=make_oracle(newest.path, context.config) if shown else None,
         )
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ

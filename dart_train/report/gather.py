@@ -357,13 +357,17 @@ def shown_notes(shown: Mapping[str, int]) -> list[str]:
     """Return what the report says of pages that the oracle played because a whole group had failed on them, by task."""
     if not shown:
         return []
-    tasks = ", ".join(
-        f"{task} ({count})" for task, count in sorted(shown.items(), key=lambda item: (-item[1], item[0]))
-    )
     return [
-        f"Shown pages: the oracle also played {sum(shown.values())} pages on which a whole group had failed: {tasks}. "
-        "Their actions are among the actions."
+        f"Shown pages: the oracle also played {sum(shown.values())} pages on which a whole group had failed: "
+        f"{_most_named(shown)}. Their actions are among the actions."
     ]
+
+
+def _most_named(counts: Mapping[str, int]) -> str:
+    """Return the tasks with the highest counts, and how many others there are."""
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    tasks = ", ".join(f"{task} ({count})" for task, count in most[:MOST_NAMED])
+    return tasks + (f" and {len(most) - MOST_NAMED} other tasks" if len(most) > MOST_NAMED else "")
 
 
 def _taught_figures(
@@ -399,13 +403,10 @@ def taught_notes(
     missed = _untaught(asked, rollout)
     if not taught.episodes:
         return [f"The teacher {config.teacher.kind} taught nothing: see the rollout service's log.", *missed]
-    most = sorted(taught.episodes.items(), key=lambda item: (-item[1], item[0]))
-    tasks = ", ".join(f"{task} ({count})" for task, count in most[:MOST_NAMED])
-    rest = f" and {len(most) - MOST_NAMED} other tasks" if len(most) > MOST_NAMED else ""
     return [
         f"Teacher: {config.teacher.kind} taught {taught.steps} steps of {sum(taught.episodes.values())} rollouts, by "
-        f"task {tasks}{rest}; {taught.groups} groups with equal rewards were trained on only because of that. Success, "
-        "before and after, is the evaluators', and the policy is tested without the teacher.",
+        f"task {_most_named(taught.episodes)}; {taught.groups} groups with equal rewards were trained on only because "
+        "of that. Success, before and after, is the evaluators', and the policy is tested without the teacher.",
         *missed,
     ]
 

@@ -251,7 +251,7 @@ class StepRunner:
         batch, _ = self._current()
         number, rehearsed = self.iteration - 1, batch.rehearsed
         if rehearsed and number >= self._settings.reinforced_steps:
-            return rehearsed[(number - self._settings.reinforced_steps) % len(rehearsed)]
+            return rehearsed[number - self._settings.reinforced_steps]
         return batch.reinforced[number % len(batch.reinforced)]
 
     def _fresh(self) -> _Work:

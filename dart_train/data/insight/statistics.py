@@ -70,9 +70,9 @@ def _scored(run_id: str, sources: Sequence[str] = (POLICY_SOURCE,)) -> sa.Column
     )
 
 
-def _is_shown() -> sa.ColumnElement[bool]:
+def _shown(run_id: str) -> sa.ColumnElement[bool]:
     """Pages that an oracle played because a whole group had failed on them."""
-    return (_meta.source == ORACLE_SOURCE) & _meta.group_key.endswith(SHOWN_MARK)
+    return (_meta.run_id == run_id) & (_meta.source == ORACLE_SOURCE) & _meta.group_key.endswith(SHOWN_MARK)
 
 
 def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> dict[str, TaskStats]:
@@ -106,14 +106,13 @@ def scored_forks(connection: sa.Connection, run_id: str) -> int:
 
 def actions_played(connection: sa.Connection, run_id: str) -> int:
     """Return the actions of all rollouts on desktops, those that forks replayed and oracles showed included."""
-    mine = (_meta.run_id == run_id) & (_meta.source.in_(POLICY_SOURCES) | _is_shown())
+    mine = ((_meta.run_id == run_id) & _meta.source.in_(POLICY_SOURCES)) | _shown(run_id)
     return int(connection.execute(sa.select(sa.func.sum(_meta.num_actions)).where(mine)).scalar_one() or 0)
 
 
 def shown_counts(connection: sa.Connection, run_id: str) -> dict[str, int]:
     """Return how many pages an oracle showed because a whole group had failed on them, by task."""
-    mine = (_meta.run_id == run_id) & _is_shown()
-    query = sa.select(_meta.task_id, sa.func.count()).where(mine).group_by(_meta.task_id)
+    query = sa.select(_meta.task_id, sa.func.count()).where(_shown(run_id)).group_by(_meta.task_id)
     return {task: int(count) for task, count in connection.execute(query)}
 
 
@@ -234,7 +233,7 @@ def taught_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> l
 
 def shown_episodes(connection: sa.Connection, run_id: str, after: int = 0) -> list[EpisodeOf]:
     """Return the pages of a run that an oracle played because a whole group had failed on them, oldest first."""
-    return _episodes(connection, run_id, after, (_meta.run_id == run_id) & _is_shown())
+    return _episodes(connection, run_id, after, _shown(run_id))
 
 
 def _episodes(connection: sa.Connection, run_id: str, after: int, which: sa.ColumnElement[bool]) -> list[EpisodeOf]:

@@ -13,6 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
@@ -190,11 +191,7 @@ class Workers:
         """Let the oracle play a page that a whole group failed on, and record it if it succeeds."""
         if page is None or self._shown.oracle is None or self._stop.is_set():
             return
-        shown = Rollout(page, source=ORACLE_SOURCE)
-
-        def enter(phase: str) -> None:
-            self._gauges.clock.enter(worker, phase)
-
+        shown, enter = Rollout(page, source=ORACLE_SOURCE), partial(self._gauges.clock.enter, worker)
         await shown.play(session, self._shown.oracle(session), enter, pacing=self._config.pacing, limits=self._limits)
         self._gauges.totals.add(shown.trajectory)
         self._look_at_budget()
@@ -207,10 +204,7 @@ class Workers:
 
     async def _play(self, worker: int, session: ClientSession, policy: Policy, rollout: Rollout) -> None:
         """Play one rollout. One that is cut off is accounted for before the error is raised again."""
-
-        def enter(phase: str) -> None:
-            self._gauges.clock.enter(worker, phase)
-
+        enter = partial(self._gauges.clock.enter, worker)
         try:
             await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
         except GroupOver:

@@ -279,11 +279,8 @@ def build_batch(
     everything = [*chosen, *targets, *shown]
     batch = OptimizerBatch(
         parts=[
-            *(
-                _part(own, everything, settings, ranks, left_out)
-                for own in shares(everything, settings.mini_batches, lambda sample: 1)
-            ),
-            *(replace(_part(own, everything, settings, ranks, left_out), rehearsal=True) for own in alone),
+            replace(_part(own, everything, settings, ranks, left_out), rehearsal=number >= settings.mini_batches)
+            for number, own in enumerate([*shares(everything, settings.mini_batches, lambda sample: 1), *alone])
         ],
         metrics=metrics | {"batch/capped": float(len(samples) - len(chosen)), "batch/masked": float(len(left_out))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
