@@ -279,3 +279,14 @@ def test_neither_guard_nor_alarms_take_a_leases_numbers_again_for_its_rehearsal(
         watch.look = look
     trainer.run()
     assert trainer.state.global_step == 3 and looked == ["guard", "alarms"]
+
+
+@pytest.mark.parametrize("level", ["step", "token"])
+def test_rehearsal_takes_no_part_in_the_selection_by_entropy(record, run, level):
+    record("a")
+    options = {"supervised_coef": 0.5, "self_imitation_rows": 4, "rehearsal_steps": 2}
+    chosen = {"top_entropy_quantile": 0.5, "entropy_mask_level": level}
+    _, rows, _ = run(level, groups_per_step=1, max_steps=3, publish_steps=3, **options, **chosen)
+    assert ["entropy" in row for row in rows] == [True, False, False]
+    assert rows[0]["step_entropy_kept" if level == "step" else "token_entropy_kept"] == pytest.approx(0.5, abs=0.05)
+    assert sum("supervised_loss" in row for row in rows) >= 1
