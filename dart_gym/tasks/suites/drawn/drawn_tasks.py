@@ -84,14 +84,18 @@ def _menu(rng: Random) -> Instance:
     return Instance(f"Choose {asked}, then OK.", pages, {}, {menu: chosen.get(menu, "") for menu in MENUS})
 
 
+def _way(at: int, last: int) -> list[Widget]:
+    """What leads from a page to the one before it, and to the next one or to the end."""
+    back = [Widget("go", "Back", 6, 0, 2, value=str(at - 1))] if at else []
+    on = Widget("go", "Next", 6, 2, 2, value=str(at + 1)) if at < last else Widget("submit", "Finish", 6, 2, 2)
+    return [*back, on]
+
+
 def _wizard(rng: Random) -> Instance:
     """One choice a page; the last page submits."""
     goal = {"color": rng.choice(COLORS), "day": rng.choice(DAYS), "size": rng.choice(SIZES)}
-    pages = {}
-    for at, (name, options) in enumerate((("color", COLORS), ("day", DAYS), ("size", SIZES))):
-        back = [Widget("go", "Back", 6, 0, 2, value=str(at - 1))] if at else []
-        end = Widget("go", "Next", 6, 2, 2, value=str(at + 1)) if at < 2 else Widget("submit", "Finish", 6, 2, 2)
-        pages[str(at)] = (*_options(name, options), *back, end)
+    choices = enumerate((("color", COLORS), ("day", DAYS), ("size", SIZES)))
+    pages = {str(at): (*_options(name, options), *_way(at, 2)) for at, (name, options) in choices}
     asked = " and ".join(f'{name} "{value}"' for name, value in goal.items())
     return Instance(f"Choose {asked}, then Finish.", pages, {}, goal)
 
@@ -101,11 +105,7 @@ def _wizard_form(rng: Random) -> Instance:
     first, goal, words = _form(rng, ("city",))
     day, item = rng.choice(DAYS), rng.choice(ITEMS[:4])
     ticks = [Widget("check", one, at, name=one) for at, one in enumerate(ITEMS[:4])]
-    pages = {
-        "0": (*first, Widget("go", "Next", 6, 2, 2, value="1")),
-        "1": (*_options("day", DAYS), Widget("go", "Next", 6, 2, 2, value="2")),
-        "2": (*ticks, Widget("submit", "Finish", 6, 2, 2)),
-    }
+    pages = {"0": (*first, *_way(0, 2)), "1": (*_options("day", DAYS), *_way(1, 2)), "2": (*ticks, *_way(2, 2))}
     asked = f'Enter {words}, choose "{day}", tick "{item}", then Finish.'
     rest = {one: 1 if one == item else "" for one in ITEMS[:4]}
     return Instance(asked, pages, {}, {**goal, "day": day, **rest})

@@ -5,6 +5,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_gym.core.actions import Click, Done, Fail, Type
 from dart_gym.core.errors import TaskError
@@ -13,6 +15,8 @@ from dart_gym.sessions.session import Session
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED, held_out
 from dart_gym.tasks.catalog.registry import get_task, make_scenario, task_ids
 from dart_gym.tasks.suites.drawn import instance_of
+from dart_gym.tasks.suites.drawn.drawn_screens import next_step, solved
+from dart_gym.tasks.suites.drawn.drawn_tasks import MAKERS
 
 TASKS = task_ids("drawn")
 SEEDS = [*range(12), *range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 12)]
@@ -79,11 +83,31 @@ async def test_equal_seeds_are_equal_and_mistakes_can_be_mended(task_id):
             result = await session.reset(task_id, seed=seed, max_steps=200)
             assert first.instruction == result.observation.instruction
             assert np.array_equal(first.screenshot, result.observation.screenshot)
-            for _ in range(4):  # anything but a click on what submits, which is below
-                action = rng.choice((Click(rng.randrange(168), rng.randrange(164)), Type("Zoe")))
+            for _ in range(12):
+                action = rng.choice((Click(rng.randrange(168), rng.randrange(224)), Type("Zoe")))
                 result = await session.step(action)
+                if result.terminal is not None:
+                    result = await session.reset(task_id, seed=seed, max_steps=200)
             result, _ = await follow(session, result)
             assert result.evaluation.score == 1.0
+
+
+@given(
+    name=st.sampled_from(sorted(MAKERS)), seed=st.integers(0, 20_000), chances=st.lists(st.floats(0, 1), max_size=25)
+)
+def test_from_every_state_there_is_a_way_to_the_goal(name, seed, chances):
+    """An oracle that is lost ends the episodes in which it teaches."""
+    instance = instance_of(name, seed)
+    state = instance.begin()
+    for chance in chances:
+        widgets = [widget for widget in instance.pages[state.page] if widget.kind != "submit"]
+        choice = int(chance * len(widgets))
+        state = state.clicked(widgets[choice]) if choice < len(widgets) else state.typed("Zoe")
+    for _ in range(100):
+        if not state.ended:
+            step = next_step(instance, state)
+            state = state.typed(step) if isinstance(step, str) else state.clicked(step)
+    assert state.ended and solved(instance, state)
 
 
 @pytest.mark.parametrize("task_id", TASKS)
