@@ -13,6 +13,7 @@ from dart_agent.prompting.conversation import kept
 from dart_train.config.run_config import RunConfig
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import LOGITS_AT_ONCE, Setting
+from dart_train.trainer.settings.grpo_settings import SUPERVISED_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,20 @@ def forward(config: RunConfig, size: ModelSize, assumed: Assumed) -> tuple[float
     return episodes * layers, episodes * head, episodes * tower
 
 
+def rehearsed_steps(config: RunConfig) -> int:
+    """Steps of demonstrations, own successes, shown pages and lessons that a lease is trained with, at least.
+
+    Episodes are drawn whole, so that there may be some more, and fewer while a run has not played so many.
+    """
+    trainer = config.trainer
+    if not trainer.supervised_coef:
+        return config.teacher.rehearsed_rows
+    own = 0 if trainer.shuffle_rewards else trainer.self_imitation_rows
+    demonstrated = config.demonstrations
+    any_kept = demonstrated.per_task or any(demonstrated.per_task_of.values()) or config.warmup.pool_sources
+    return (SUPERVISED_ROWS if any_kept else 0) + own + trainer.shown_rows + config.teacher.rehearsed_rows
+
+
 def passes(config: RunConfig, size: ModelSize, setting: Setting, assumed: Assumed, responses: int) -> tuple[Pass, ...]:
     """Every pass that the optimizer steps on one lease take; `responses`: tokens of a micro-batch's responses."""
     trainer = config.trainer
@@ -90,17 +105,23 @@ def passes(config: RunConfig, size: ModelSize, setting: Setting, assumed: Assume
         checkpointing += head  # logits of a part are computed again for its gradient
     references = times / trainer.kl_every if trainer.beta > 0 else 0.0
     seen = times + (later if scored else 0.0)  # features of the first step hold those of all scored parts
+    backward = 1 if setting.lora_rank else 2
+    learns = (4 if setting.checkpointing else 3) if setting.trains_tower else 0
+    steps = trainer.groups_per_step * config.rollout.group_size * assumed.steps
+    alone = trainer.rehearsal_steps
+    again = (times * parts + alone) / (parts + alone) * rehearsed_steps(config) / steps  # dealt among all of them
+    one_more = text * (1 + backward) + checkpointing + tower * (1 + learns)
+    if trainer.beta > 0:
+        one_more += (text + (tower if setting.reference else 0.0)) / trainer.kl_every
     found = (
         Pass(name, scored * text),
         Pass("reference", references * text),
         Pass("reference's vision tower", references * tower if setting.reference else 0.0),
         Pass("forward", times * text),
         Pass("forward again, for the gradient", times * checkpointing),
-        Pass("backward", times * text * (1 if setting.lora_rank else 2)),
+        Pass("backward", times * backward * text),
         Pass("vision tower", seen * tower),
-        Pass(
-            "vision tower again, and backward",
-            times * tower * (4 if setting.checkpointing else 3) if setting.trains_tower else 0.0,
-        ),
+        Pass("vision tower again, and backward", times * learns * tower),
+        Pass("rehearsed steps", again * one_more),
     )
     return tuple(one for one in found if one.flops)

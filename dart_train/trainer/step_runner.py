@@ -41,6 +41,7 @@ from dart_train.trainer.memory.remembered_limits import RememberedLimits
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.memory.too_long import for_the_next_life, leave_out_known, leave_out_longest, longest_step
 from dart_train.trainer.policy_logprobs import Policy, Reference
+from dart_train.trainer.settings.grpo_settings import SUPERVISED_ROWS
 from dart_train.trainer.step_cost import StepCost, StepSpeed
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
@@ -73,7 +74,7 @@ class StepSettings:
     recorded_entropies: bool = False
     kl_every: int = 1
     supervised_coef: float = 0.0
-    supervised_rows: int = 16
+    supervised_rows: int = SUPERVISED_ROWS
     teacher_coef: float = 1.0
     micro_batch_tokens: int = 16384
     reduce_once: bool = False
@@ -89,7 +90,7 @@ class StepSettings:
         if batch.scored:
             return []
         if self.selection.keep < 1.0 and not self.chooses_recorded(batch):
-            return batch.parts
+            return batch.reinforced
         return batch.reinforced[1:] if self.old_logprobs == "recompute" else []
 
 
@@ -281,7 +282,7 @@ class StepRunner:
         Empty where no such pass is needed: later steps on the lease keep what the first one found.
         """
         parts = self._settings.to_score(batch)
-        running = batch.micro_batches if parts else self._part.micro_batches
+        running = [micro for part in (batch.reinforced if parts else [self._part]) for micro in part.micro_batches]
         work.features = self._policy.features(running, scoring_passes=int(bool(parts)))
         found: list[dict[int, tuple[Tensor, Tensor]]] = []
         with torch.no_grad():

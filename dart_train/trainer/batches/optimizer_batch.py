@@ -202,16 +202,17 @@ class OptimizerBatch:
         run_dropped: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Keep the steps or tokens of highest entropy. Called by all ranks."""
+        """Keep the steps or tokens of highest entropy; `entropies`: of the reinforced parts. Called by all ranks."""
+        parts = self.reinforced
         if selection.level == "token":
             assert entropies is not None  # an engine records the mean of a step
-            left = _keep_tokens(self.parts, entropies, selection.keep, ranks)
-            for part, tokens in zip(self.parts, left, strict=True):
+            left = _keep_tokens(parts, entropies, selection.keep, ranks)
+            for part, tokens in zip(parts, left, strict=True):
                 part.normalizer = replace(part.normalizer, kept_tokens=tokens)
             return
-        means = [_means(part, None if entropies is None else entropies[place]) for place, part in enumerate(self.parts)]
-        kept = _keep_steps(self.parts, means, selection, ranks)
-        for part, values, flags in zip(self.parts, means, kept, strict=True):
+        means = [_means(part, None if entropies is None else entropies[place]) for place, part in enumerate(parts)]
+        kept = _keep_steps(parts, means, selection, ranks)
+        for part, values, flags in zip(parts, means, kept, strict=True):
             if run_dropped:
                 part.kept = {place: torch.ones((), dtype=torch.bool) for place in range(len(part.samples))}
                 part.kept |= {place: flag for place, flag in zip(part.counted, flags, strict=True)}

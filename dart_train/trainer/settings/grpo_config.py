@@ -18,6 +18,7 @@ from dart_train.trainer.settings.grpo_settings import (
     KEEP_PUBLISHED_S,
     OFFLOADS_NOTHING,
     STATES_KEPT,
+    SUPERVISED_ROWS,
     GRPOSettings,
     check_value,
     setting,
@@ -70,7 +71,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
         "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
     )
     supervised_rows: Annotated[int, Interval(ge=1)] = setting(
-        16, "Demonstrated steps that every optimizer step takes, with supervised_coef."
+        SUPERVISED_ROWS, "Demonstrated steps that every lease is trained with, where supervised_coef is set."
     )
     teacher_when: Literal["never", "failed", "always"] = setting(
         "never", "Groups in which what a teacher said is trained on: none, those without any reward, or all."

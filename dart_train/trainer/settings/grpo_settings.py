@@ -362,6 +362,8 @@ class GRPOSettings:
 
 
 _DEFAULTS = {item.name: item.default for item in fields(GRPOSettings)}
+SUPERVISED_ROWS = 16
+"""Demonstrated steps that every lease is trained with, where there are any."""
 STATES_KEPT = 2
 """States from which training resumes that are kept, beside the best one."""
 LEASE_TTL_S = 60.0

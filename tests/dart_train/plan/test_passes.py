@@ -15,7 +15,7 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_lab.train.made_up_steps import Window, record_steps
 from dart_train.config.run_config import RunConfig, load_config, parse_config
 from dart_train.plan.run_plan import rank_setting
-from dart_train.plan.step_passes import Assumed, passes, row_lengths
+from dart_train.plan.step_passes import Assumed, passes, rehearsed_steps, row_lengths
 from dart_train.trainer.memory.model_size import ModelSize
 
 ROOT = Path(__file__).parents[3]
@@ -61,6 +61,27 @@ def test_no_pass_is_planned_that_is_not_needed():
     assert "reference's vision tower" not in named(a_run({"beta": 0.1, "use_peft": True}))
 
 
+def test_rehearsed_steps_take_what_as_many_steps_of_a_lease_do():
+    """A lease of twelve steps: twelve rehearsed ones double what it takes, however they are dealt out."""
+    lease = sum(named(a_run({})).values())
+    own = {"supervised_coef": 0.5, "self_imitation_rows": 12}
+    for rehearsal_steps in (0, 3):
+        assert named(a_run({**own, "rehearsal_steps": rehearsal_steps}))["rehearsed steps"] == lease
+    twice = named(a_run({**own, "num_iterations": 2, "old_logprobs": "recompute", "rehearsal_steps": 3}))
+    assert twice["rehearsed steps"] == pytest.approx(1.25 * lease), "a quarter is beside the lease, and runs twice"
+    assert "rehearsed steps" not in named(a_run({**own, "shuffle_rewards": True}))
+    assert "rehearsed steps" not in named(a_run({**own, "supervised_coef": 0.0}))
+
+
+def test_every_kind_of_rehearsed_step_counts():
+    changed = ["trainer.self_imitation_rows=0", "trainer.shown_rows=0"]
+    config = load_config(ROOT / "configs" / "multiturn.yaml")
+    assert rehearsed_steps(config) == 16 + 64 + 192
+    assert rehearsed_steps(load_config(ROOT / "configs" / "multiturn.yaml", changed)) == 16
+    lessons = ["teacher.kind=dagger", "teacher.rehearsed_rows=32"]
+    assert rehearsed_steps(load_config(ROOT / "configs" / "drawn_hard.yaml", lessons)) == 16 + 64 + 32
+
+
 @pytest.mark.parametrize("name", ["dart_osworld_7b", "lora_7b_80gb"])
 def test_a_lease_of_the_shipped_7b_takes_three_quarters_of_what_it_took_at_most(name):
     """Of a scoring pass over everything and a sliding window, in which each step after the first is a row."""
@@ -84,8 +105,9 @@ def test_a_lease_of_the_shipped_7b_takes_three_quarters_of_what_it_took_at_most(
          "old_logprobs": "recompute"}, "qwen2_5_vl"),
         ({"freeze_vision": True, "beta": 0.1}, "qwen3_vl_moe"),
         ({"use_peft": True, "lora_r": 4}, "qwen3_vl_moe"),
+        ({"supervised_coef": 0.5, "self_imitation_rows": 6, "rehearsal_steps": 2, "beta": 0.1}, "qwen2_5_vl"),
     ],
-    ids=["plain", "as the 7B", "adapter", "mixture", "adapter of a mixture"],
+    ids=["plain", "as the 7B", "adapter", "mixture", "adapter of a mixture", "rehearsal"],
 )  # fmt: skip
 def test_planned_operations_are_those_that_pytorch_counts(trainer, family, tmp_path):
     """Of a mixture of 16 experts two compute a token, and count."""
@@ -104,6 +126,7 @@ def _count(config: RunConfig, directory: Path) -> tuple[float, Assumed]:
     from dart_gym.core.outcomes import TerminalState
     from dart_train.data.manager.leasing import Group
     from dart_train.trainer.batches.collator import Collator, ImageCache
+    from dart_train.trainer.batches.demonstrations import recorded
     from dart_train.trainer.batches.lease_source import Lease
     from dart_train.trainer.grpo_trainer import step_settings
     from dart_train.trainer.memory.step_memory import StepMemory
@@ -153,9 +176,11 @@ def _count(config: RunConfig, directory: Path) -> tuple[float, Assumed]:
         memory=StepMemory(ModelSize.of_directory(directory), rank_setting(config, 1)),
         backward=torch.Tensor.backward,
     )
-    lease = Lease((Group("g", "t", tuple(trajectories)),), 1)
+    imitated = recorded(trajectories) if trainer.self_imitation_rows else []
+    assert len(imitated) == trainer.self_imitation_rows
+    lease = Lease((Group("g", "t", tuple(trajectories)),), 1, imitated=tuple(imitated))
     with counting() as counter:
-        for step in range(trainer.num_iterations * trainer.mini_batches):
+        for step in range(args.steps_per_lease):
             runner.begin(lease, step=step, version=0, unpublished=0)
             runner.run(0, 1, step)
             runner.finish()

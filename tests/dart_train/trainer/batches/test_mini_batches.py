@@ -286,7 +286,8 @@ def test_rehearsal_takes_no_part_in_the_selection_by_entropy(record, run, level)
     record("a")
     options = {"supervised_coef": 0.5, "self_imitation_rows": 4, "rehearsal_steps": 2}
     chosen = {"top_entropy_quantile": 0.5, "entropy_mask_level": level}
-    _, rows, _ = run(level, groups_per_step=1, max_steps=3, publish_steps=3, **options, **chosen)
+    _, rows, (scored, _) = run(level, groups_per_step=1, max_steps=3, publish_steps=3, **options, **chosen)
+    assert 8 <= scored <= 8 + 2, "the lease's own steps, and the episode that is rehearsed beside them"
     assert ["entropy" in row for row in rows] == [True, False, False]
     assert rows[0]["step_entropy_kept" if level == "step" else "token_entropy_kept"] == pytest.approx(0.5, abs=0.05)
     assert sum("supervised_loss" in row for row in rows) >= 1
