@@ -88,7 +88,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
     forks = data.read(statistics.forks)
-    shown = data.read(statistics.shown_counts)
+    shown, broken = data.read(statistics.shown_counts), data.read(statistics.untrainable_counts)
     taught, asked = data.read(statistics.taught), NOBODY_ASKED
     if config.teacher.kind is not None:
         asked = data.read(statistics.asked, always=config.teacher.when == "always")
@@ -105,6 +105,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "staleness_max": max(histogram, default=None),
         "dropped_stale": census.parts()["stale"],
         "dropped_no_signal": census.parts()["no_signal"],
+        "dropped_untrainable": census.parts()["untrainable"],
         "tasks_ever_succeeded": _share_that_succeeded(config, data),
         "tasks_over_80": _tasks_over(0.8, tasks),
         "mean_actions": _mean_actions(config, evaluations),
@@ -132,6 +133,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         staleness=histogram,
         notes=[
             *notes(config, evaluations),
+            *untrainable_notes(broken),
             *fork_notes(forks),
             *shown_notes(shown),
             *taught_notes(config, taught, asked, rollout),
@@ -330,6 +332,15 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
         busy += np.clip(overlap, 0.0, None)
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
+
+
+def untrainable_notes(broken: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a sentence for each way in which rollouts ended without a score that can be trained on, tasks by name."""
+    return [
+        f"Rollouts that ended as {terminal} and taught nothing: {sum(tasks.values())}, by task {_most_named(tasks)}. "
+        "The rollout service's log says why."
+        for terminal, tasks in sorted(broken.items())
+    ]
 
 
 def _fork_figures(forks: statistics.ForkCounts) -> dict[str, int]:

@@ -116,6 +116,17 @@ def shown_counts(connection: sa.Connection, run_id: str) -> dict[str, int]:
     return {task: int(count) for task, count in connection.execute(query)}
 
 
+def untrainable_counts(connection: sa.Connection, run_id: str) -> dict[str, dict[str, int]]:
+    """Return how many rollouts an environment, engine or evaluation error ended, by its name and by task."""
+    broken = (_meta.state == RolloutState.REJECTED.value) & (_meta.reason == Reason.UNTRAINABLE.value)
+    columns = (_meta.terminal, _meta.task_id)
+    query = sa.select(*columns, sa.func.count()).where(_meta.run_id == run_id, broken).group_by(*columns)
+    found: dict[str, dict[str, int]] = {}
+    for terminal, task, count in connection.execute(query):
+        found.setdefault(terminal, {})[task] = int(count)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ForkCounts:
     """Results of a run's forks.

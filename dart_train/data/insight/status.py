@@ -89,24 +89,19 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
     mine = _group.run_id == run_id
     is_dry = mine & (_group.state == GroupState.REJECTED.value) & (_group.reason == Reason.NO_SIGNAL.value)
     dry = sa.select(_group.reward_max, sa.func.count()).where(is_dry).group_by(_group.reward_max)
-    broken = (_meta.run_id == run_id) & (_meta.state == RolloutState.REJECTED.value)
-    terminals = (
-        sa.select(_meta.terminal, sa.func.count())
-        .where(broken, _meta.reason == Reason.UNTRAINABLE.value)
-        .group_by(_meta.terminal)
-    )
     holders = (
         sa.select(lease.c.holder, sa.func.sum(_group.members))
         .join(rollout_group, _group.lease_id == lease.c.lease_id)
         .where(mine, _group.state == GroupState.LEASED.value)
         .group_by(lease.c.holder)
     )
+    broken = statistics.untrainable_counts(connection, run_id)
     return Evidence(
         serving=tuple(serving.serving_now(connection, run_id).values()) or _in_window(connection, run_id, oldest),
         stale=_stale_versions(connection, run_id, oldest),
         making=_making(connection, run_id, oldest),
         no_signal={float(reward): count for reward, count in connection.execute(dry)},
-        terminals={name: count for name, count in connection.execute(terminals)},
+        terminals={name: sum(tasks.values()) for name, tasks in broken.items()},
         asked=asked,
         holders={holder: int(count) for holder, count in connection.execute(holders)},
     )

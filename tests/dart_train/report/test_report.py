@@ -20,7 +20,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes import write_report as command
 from dart_train.processes.process_context import ProcessContext
-from dart_train.report.gather import curve_window, gather, rate_of, turns_of
+from dart_train.report.gather import curve_window, gather, rate_of, turns_of, untrainable_notes
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, write_json
@@ -232,3 +232,10 @@ def test_smooth_averages_a_window():
 def test_a_task_with_few_rollouts_has_a_curve_as_well(rollouts, window, points):
     assert curve_window(rollouts) == window
     assert len(smooth(range(rollouts), [1.0] * rollouts, window)[0]) == points
+
+
+def test_the_report_names_tasks_whose_rollouts_an_error_ended():
+    said = untrainable_notes({"model_error": {"b": 1}, "env_error": {"a": 2, "b": 57}})
+    assert "ended as env_error and taught nothing: 59, by task b (57), a (2)." in said[0]
+    assert "ended as model_error and taught nothing: 1, by task b (1)." in said[1] and len(said) == 2
+    assert untrainable_notes({}) == []

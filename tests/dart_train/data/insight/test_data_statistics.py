@@ -137,3 +137,13 @@ def test_time_of_recording_stands_in_for_a_missing_end(tmp_path):
     with open_manager(tmp_path, Clock(500.0)) as data:
         data.record(make_trajectory("t", ended_at=0.0))
         assert data.read(statistics.throughput, 500.0, 501.0).trajectories == 1
+
+
+def test_rollouts_that_an_error_ended_are_counted_by_error_and_task(tmp_path):
+    with open_manager(fresh(tmp_path)) as data:
+        data.record(make_trajectory("fine", "a", 1.0))
+        for number, task in enumerate(("x", "x", "y")):
+            broken = {"terminal": TerminalState.ENV_ERROR, "task_id": task}
+            data.record(make_trajectory(f"broken{number}", f"b{number}", None, **broken))
+        data.record(make_trajectory("unsaid", "c", None, terminal=TerminalState.MODEL_ERROR, task_id="x"))
+        assert data.read(statistics.untrainable_counts) == {"env_error": {"x": 2, "y": 1}, "model_error": {"x": 1}}
