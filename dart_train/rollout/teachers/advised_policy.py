@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
+from dart_gym.cluster.wire.error_codes import ErrorCode
 from dart_gym.core.errors import ClusterError, DesktopError
 from dart_gym.core.outcomes import Observation
 from dart_train.rollout.teachers.teacher import Teacher
@@ -32,9 +33,16 @@ class AdvisedPolicy:
             return decision
         try:
             advice = await self._teacher.see(self._session, observation)
-        except (ClusterError, DesktopError):
-            raise  # the desktop is lost, and the episode with it
         except Exception as error:  # the teacher is a plug-in: the episode goes on without a note
+            if _loses_the_desktop(error):
+                raise
             _log.warning("the teacher notes nothing of a state: %s: %s", type(error).__name__, error)
             return decision
         return replace(decision, advice=advice)
+
+
+def _loses_the_desktop(error: Exception) -> bool:
+    """Return whether the episode is lost with what failed, and not only an answer, such as that of a broken oracle."""
+    if isinstance(error, ClusterError):
+        return error.code != ErrorCode.INTERNAL
+    return isinstance(error, DesktopError)

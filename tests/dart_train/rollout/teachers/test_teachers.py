@@ -25,6 +25,7 @@ from dart_agent.formats import get_format
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.tasks.suites.fake_suite import FakeScenario
 from dart_train.config.run_config import RunConfig
 from dart_train.core.data_states import Reason
 from dart_train.core.training_alarms import AlarmBoard
@@ -394,6 +395,24 @@ def test_a_teacher_that_is_gone_raises_the_alarm_although_its_groups_are_dropped
     assert flat_data.census().dropped[Reason.NO_SIGNAL] == 6 and "teacher" in board.raised
     assert TeacherAnswers(flat_data, always=True)() == {"teacher/answered": 4 / 10}
     assert flat_data.read(statistics.asked) == statistics.AskedCounts(8, 4, flat_data.read(statistics.asked).newest)
+
+
+async def test_an_oracle_with_a_defect_costs_its_lessons_and_no_episode(
+    sockets, flat_data, cluster_url, make_policy, make_student, monkeypatch
+):
+    async def broken(scenario, desktop):
+        raise ValueError("there is no way")
+
+    monkeypatch.setattr(FakeScenario, "oracle", broken)
+
+    def make(engine, directory):
+        return Dagger(make_student(engine, directory), until="end")
+
+    await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+    played = list(flat_data.trajectories(source="rollout"))
+    assert len(played) == 8 and all(one.score == 0.0 and one.steps for one in played)
+    assert not any(step.advice or step.target_ids for one in played for step in one.steps)
+    assert flat_data.read(statistics.untrainable_counts) == {}
 
 
 # --- teaching -----------------------------------------------------------------------------------------------------
