@@ -11,6 +11,9 @@ from dart_train.plan.run_plan import Machine, RunPlan
 from dart_train.plan.step_passes import Assumed
 from dart_train.trainer.memory.step_memory import GIB
 
+SMALL_LEASE = 10**15
+"""Operations of a lease below which they are written in units of 10^9 instead of 10^12."""
+
 
 def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
     """Tables of memory, engines, host, disk and time, and sentences of what follows."""
@@ -87,12 +90,14 @@ def _engine(plan: RunPlan) -> str:
 def _passes(plan: RunPlan, machine: Machine) -> RenderableType:
     """Each pass over a lease with its operations, and its seconds where they are known."""
     known = bool(plan.seconds)
+    total = sum(one.flops for one in plan.passes)
+    power = 12 if total >= SMALL_LEASE else 9
     table = Table(show_header=False, box=None)
     for one in sorted(plan.passes, key=lambda one: -one.flops):
-        table.add_row(one.name, f"{one.flops / 1e12:,.0f}", *([f"{plan.seconds[one.name]:,.2f}"] if known else []))
-    total = sum(one.flops for one in plan.passes)
-    table.add_row("in all", f"{total / 1e12:,.0f}", *([f"{sum(plan.seconds.values()):,.2f}"] if known else []))
-    title = "passes over a lease: 10^12 operations"
+        seconds = [f"{plan.seconds[one.name]:,.2f}"] if known else []
+        table.add_row(one.name, f"{one.flops / 10**power:,.0f}", *seconds)
+    table.add_row("in all", f"{total / 10**power:,.0f}", *([f"{sum(plan.seconds.values()):,.2f}"] if known else []))
+    title = f"passes over a lease: 10^{power} operations"
     return Group(Text(f"{title}, seconds at {machine.mfu:.0%} of the peak" if known else title, "bold"), table)
 
 

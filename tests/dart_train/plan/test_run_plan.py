@@ -152,6 +152,8 @@ def test_the_command_plans_every_configuration_as_it_is(name, tmp_path):
     found = json.loads(path.read_text())
     assert not found["refusals"] and found["rank_peak_bytes"] <= found["room_bytes"] and found["ranks"] == ranks
     assert found["rank_bytes"]["weights"] > 0 and found["disk_bytes_per_hour"] and "training ranks" in result.output
+    unit = "10^9 operations" if name == "quickstart" else "10^12 operations" if "7b" in name else "operations"
+    assert unit in result.output
 
 
 def test_a_model_that_is_not_here_and_no_size_is_one_message():
