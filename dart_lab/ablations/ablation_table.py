@@ -175,6 +175,6 @@ def write(root: Path, outcomes: Sequence[Outcome], *, base: str, by: Axis) -> st
         if one.curve:
             scale = 60.0 if by == "minutes" else 1.0
             curves[one.variant].append([(much / scale, found) for much, found in one.points(by)])
-    unit = {"minutes": "minutes of training", "actions": "actions on desktops, replayed ones included"}.get(by, by)
+    unit = {"minutes": "minutes of training", "actions": "actions on desktops, replayed and shown ones included"}.get(by, by)
     write_text(root / "ablation.svg", draw_ablation({row["variant"]: row for row in rows}, curves, unit))
     return table

@@ -73,7 +73,7 @@ def forward(config: RunConfig, size: ModelSize, assumed: Assumed) -> tuple[float
 def rehearsed_steps(config: RunConfig) -> int:
     """Steps of demonstrations, own successes, shown pages and lessons that a lease is trained with, at least.
 
-    Episodes are drawn whole, so that there may be some more, and fewer while a run has not played so many.
+    Episodes are drawn whole, which may be some steps more, and early in a run there are fewer.
     """
     trainer = config.trainer
     if not trainer.supervised_coef:

@@ -44,7 +44,7 @@ class TeacherConfig(Section):
     rehearsed_rows: int = Field(
         0,
         ge=0,
-        description="Steps with an earlier answer that every update trains on once more, of every task alike: whole "
+        description="Steps with an earlier answer that every lease is trained with as well, of every task alike: whole "
         'failures of the run, until they have as many; for "dagger", whose method is to gather all answers.',
     )
     timeout_s: float = Field(

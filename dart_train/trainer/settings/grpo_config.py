@@ -80,7 +80,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
         1.0, "Weight of the reverse KL to a teacher, and of the cross-entropy on its answers."
     )
     teacher_rehearsed_rows: Annotated[int, Interval(ge=0)] = setting(
-        0, "Steps with an earlier answer of a teacher that every optimizer step also trains on."
+        0, "Steps with an earlier answer of a teacher that every lease is trained with as well."
     )
     share_prompts: bool = setting(
         True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."

@@ -236,12 +236,12 @@ class GRPOSettings:
         "hardly change), signal (groups teach nothing), dropped (most steps cannot be trained on), collapse.",
     )
     supervised_coef: Annotated[float, Interval(ge=0)] = setting(
-        0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
+        0.0, "Weight of the cross-entropy on demonstrations and what else is rehearsed; 0 for none."
     )
     self_imitation_rows: Annotated[int, Interval(ge=0)] = setting(
         0,
-        "Steps of the run's own newest successes, evenly over tasks and of a task over seeds, that supervised_coef "
-        "counts for beside demonstrations in every step (self-imitation, arXiv 1806.05635); none with shuffle_rewards.",
+        "Steps of the run's own newest successes, evenly over tasks and of a task over seeds, that every lease "
+        "rehearses with supervised_coef (self-imitation, arXiv 1806.05635); none with shuffle_rewards.",
     )
     shown_rows: Annotated[int, Interval(ge=0)] = setting(
         0,

@@ -16,10 +16,13 @@ MEASURED = (
     "ablations_tis",
     "coupled",
     "coupled_paced",
+    "drawn_hard",
     "forks_and_teacher",
 )
 
-BUDGETS = {"coupled": "minutes", "coupled_paced": "minutes", "forks_and_teacher": "actions"}
+BUDGETS = {
+    "coupled": "minutes", "coupled_paced": "minutes", "drawn_hard": "actions", "forks_and_teacher": "actions",
+}  # fmt: skip
 """What the runs' budgets count; rollouts for the others."""
 
 

@@ -85,7 +85,7 @@ def _menu(rng: Random) -> Instance:
 
 
 def _way(at: int, last: int) -> list[Widget]:
-    """What leads from a page to the one before it, and to the next one or to the end."""
+    """Buttons to the page before, and to the next one or to the end."""
     back = [Widget("go", "Back", 6, 0, 2, value=str(at - 1))] if at else []
     on = Widget("go", "Next", 6, 2, 2, value=str(at + 1)) if at < last else Widget("submit", "Finish", 6, 2, 2)
     return [*back, on]
