@@ -106,7 +106,8 @@ def passes(config: RunConfig, size: ModelSize, setting: Setting, assumed: Assume
     references = times / trainer.kl_every if trainer.beta > 0 else 0.0
     seen = times + (later if scored else 0.0)  # features of the first step hold those of all scored parts
     backward = 1 if setting.lora_rank else 2
-    learns = (4 if setting.checkpointing else 3) if setting.trains_tower else 0
+    tower_learns = 4 if setting.checkpointing else 3
+    learns = tower_learns if setting.trains_tower else 0
     steps = trainer.groups_per_step * config.rollout.group_size * assumed.steps
     alone = trainer.rehearsal_steps
     again = (times * parts + alone) / (parts + alone) * rehearsed_steps(config) / steps  # dealt among all of them
