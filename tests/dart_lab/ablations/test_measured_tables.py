@@ -17,12 +17,17 @@ MEASURED = (
     "coupled",
     "coupled_paced",
     "drawn_hard",
+    "drawn_hard_long",
     "forks_and_teacher",
 )
 
 BUDGETS = {
-    "coupled": "minutes", "coupled_paced": "minutes", "drawn_hard": "actions", "forks_and_teacher": "actions",
-}  # fmt: skip
+    "coupled": "minutes",
+    "coupled_paced": "minutes",
+    "drawn_hard": "actions",
+    "drawn_hard_long": "actions",
+    "forks_and_teacher": "actions",
+}
 """What the runs' budgets count; rollouts for the others."""
 
 
