@@ -24,6 +24,11 @@ Axis = Literal["rollouts", "minutes", "actions"]
 """What runs are compared by: how much of it a success took."""
 _PLACES: dict[Axis, int] = {"rollouts": 0, "minutes": 1, "actions": 3}
 """Where it stands in a point of a curve; minutes as seconds."""
+_UNITS: dict[Axis, str] = {
+    "rollouts": "rollouts", "minutes": "minutes of training",
+    "actions": "actions on desktops, replayed and shown ones included",
+}  # fmt: skip
+"""Its name below a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,6 @@ def write(root: Path, outcomes: Sequence[Outcome], *, base: str, by: Axis) -> st
         if one.curve:
             scale = 60.0 if by == "minutes" else 1.0
             curves[one.variant].append([(much / scale, found) for much, found in one.points(by)])
-    unit = {"minutes": "minutes of training", "actions": "actions on desktops, replayed and shown ones included"}.get(by, by)
-    write_text(root / "ablation.svg", draw_ablation({row["variant"]: row for row in rows}, curves, unit))
+    picture = draw_ablation({row["variant"]: row for row in rows}, curves, _UNITS[by])
+    write_text(root / "ablation.svg", picture)
     return table
