@@ -103,7 +103,8 @@ def passes(config: RunConfig, size: ModelSize, setting: Setting, assumed: Assume
     checkpointing = layers if setting.checkpointing else 0.0
     if responses * size.vocabulary > LOGITS_AT_ONCE:
         checkpointing += head  # logits of a part are computed again for its gradient
-    references = times / trainer.kl_every if trainer.beta > 0 else 0.0
+    kl_share = 1 / trainer.kl_every if trainer.beta > 0 else 0.0
+    reference_tower = tower if setting.reference else 0.0
     seen = times + (later if scored else 0.0)  # features of the first step hold those of all scored parts
     backward = 1 if setting.lora_rank else 2
     tower_learns = 4 if setting.checkpointing else 3
@@ -111,13 +112,11 @@ def passes(config: RunConfig, size: ModelSize, setting: Setting, assumed: Assume
     steps = trainer.groups_per_step * config.rollout.group_size * assumed.steps
     alone = trainer.rehearsal_steps
     again = (times * parts + alone) / (parts + alone) * rehearsed_steps(config) / steps  # dealt among all of them
-    one_more = text * (1 + backward) + checkpointing + tower * (1 + learns)
-    if trainer.beta > 0:
-        one_more += (text + (tower if setting.reference else 0.0)) / trainer.kl_every
+    one_more = text * (1 + backward) + checkpointing + tower * (1 + learns) + kl_share * (text + reference_tower)
     found = (
         Pass(name, scored * text),
-        Pass("reference", references * text),
-        Pass("reference's vision tower", references * tower if setting.reference else 0.0),
+        Pass("reference", times * kl_share * text),
+        Pass("reference's vision tower", times * kl_share * reference_tower),
         Pass("forward", times * text),
         Pass("forward again, for the gradient", times * checkpointing),
         Pass("backward", times * backward * text),

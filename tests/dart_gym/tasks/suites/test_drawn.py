@@ -96,7 +96,7 @@ async def test_equal_seeds_are_equal_and_mistakes_can_be_mended(task_id):
     name=st.sampled_from(sorted(MAKERS)), seed=st.integers(0, 20_000), chances=st.lists(st.floats(0, 1), max_size=25)
 )
 def test_from_every_state_there_is_a_way_to_the_goal(name, seed, chances):
-    """An oracle that is lost ends the episodes in which it teaches."""
+    """An oracle that is lost has no lesson for the states that need one most."""
     instance = instance_of(name, seed)
     state = instance.begin()
     for chance in chances:
