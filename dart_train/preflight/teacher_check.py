@@ -33,7 +33,9 @@ def teacher_problems(config: RunConfig) -> list[str]:
         )
     if settings.kind == "distillation":
         found += _distillation(config)
-    if settings.kind == "dagger":
+    if settings.kind in ("distillation", "dagger") and settings.options.get("model") is not None:
+        found += _model(config, settings.options["model"])
+    elif settings.kind == "dagger":
         found += _scripted(config)
     return found
 
@@ -51,9 +53,10 @@ def _distillation(config: RunConfig) -> Iterator[str]:
             f"rollout.sampling.temperature is {config.rollout.sampling.temperature:g}: set it to 1, or serve the "
             "teacher by our engine (ws://)"
         )
-    model = options.get("model")
-    if model is None:
-        return
+
+
+def _model(config: RunConfig, model: str) -> Iterator[str]:
+    """Yield why a model cannot be the teacher."""
     if not (Path(model) / "config.json").is_file():
         yield f"teacher.options.model: no model {model!r} on this machine: give a directory with a config.json"
         return

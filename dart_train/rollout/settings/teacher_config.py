@@ -31,8 +31,9 @@ class TeacherConfig(Section):
 
     kind: str | None = Field(
         None,
-        description='Who teaches: "dagger" (the task\'s oracle answers in each state), "distillation" (a model says '
-        "how likely the policy's own answers are), a teacher of an installed package, or module:Class; null for none.",
+        description='Who teaches: "dagger" (the task\'s oracle, or a better model, answers in each state), '
+        '"distillation" (a model says how likely the policy\'s own answers are), a teacher of an installed package, or '
+        "module:Class; null for none.",
     )
     options: dict[str, Any] = Field(
         {}, validate_default=True, description="Options of this teacher; docs/guides/teachers.md lists those of each."

@@ -14,7 +14,7 @@ def misfit(model: str | Path, tokens: ModelTokens, vision: VisionSpec) -> str:
     """
     if difference := tokens.difference(ModelTokens.load(model)):
         return (
-            f"teacher.options.model: {model} has another tokenizer than the student, whose tokens it is to judge: "
+            f"teacher.options.model: {model} has another tokenizer than the student, whose tokens it is to read: "
             f"{difference}; take a teacher of the same family"
         )
     other = VisionSpec.from_dir(model)

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,10 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import build_tiny_model
 from dart_gym.core.outcomes import TerminalState
 from dart_train.rollout.teachers.distillation import Distillation
+from dart_train.rollout.teachers.model_teacher import ModelTeacher, ModelTeacherOptions
 from dart_train.rollout.teachers.teacher import Student, TeacherAwayError, TeacherError
 from dart_train.rollout.teachers.teaching import Teaching
-from tests.dart_agent.engines.plain_forward import make_prompt, plain_logprobs, screen
+from tests.dart_agent.engines.plain_forward import make_prompt, plain_distributions, plain_logprobs, screen
 from tests.helpers.vllm_server import served, tiny_config, vllm_model
 
 __all__ = ["vllm_model"]
@@ -90,12 +91,28 @@ async def test_it_judges_each_token_as_a_plain_forward_pass_does(server, vllm_mo
     runner, steps = QwenRunner.load(vllm_model, student.vision), steps_of(student, 6)
     teacher = distillation(student, vllm_model, server.url)
     await teacher.start()
-    taught = await asyncio.gather(*map(teacher.teach, steps))
+    taught = await asyncio.gather(*(teacher.teach(steps, place) for place in range(len(steps))))
     await teacher.close()
     for step in taught:
         assert step.pixels is not None and len(step.teacher_logprobs) == len(step.response_ids)
         expected = plain_logprobs(runner, Prompt(step.prompt_ids, step.pixels.prompt), step.response_ids, ())
         assert np.abs(np.asarray(step.teacher_logprobs) - expected.numpy()).max() < EXACT
+
+
+async def test_its_likeliest_answer_is_that_of_a_plain_forward_pass(server, vllm_model, student):
+    """As the expert of `dagger`: each of its tokens is the likeliest one after those before it."""
+    torch.set_num_threads(1)
+    runner, steps = QwenRunner.load(vllm_model, student.vision), steps_of(student, 3)
+    expert = ModelTeacher(student, ModelTeacherOptions(model=str(vllm_model), url=server.url))
+    await expert.start()
+    for step in steps:
+        prompt = await expert.prompt(step)
+        assert prompt is not None
+        said = await expert.generate(prompt, replace(student.sampling, temperature=0.0))
+        likely = plain_distributions(runner, prompt, said.response_ids, student.sampling.suppressed_ids)
+        assert 0 < len(said.response_ids) <= student.sampling.max_tokens
+        assert tuple(likely.argmax(-1).tolist()) == said.response_ids
+    await expert.close()
 
 
 async def test_a_model_with_another_tokenizer_is_refused_before_anything_is_asked(server, student, tmp_path):
@@ -106,7 +123,7 @@ async def test_a_model_with_another_tokenizer_is_refused_before_anything_is_aske
     words[first], words[second] = words[second], words[first]
     (other / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(
-        TeacherError, match="has another tokenizer than the student, whose tokens it is to judge"
+        TeacherError, match="has another tokenizer than the student, whose tokens it is to read"
     ) as found:
         await distillation(student, other, server.url).start()
     assert not isinstance(found.value, TeacherAwayError)

@@ -20,7 +20,7 @@ from service_parts import config_of, echo_engine
 
 from dart_agent.engines.base.engine import Engine, Generation, Prompt, Sampling
 from dart_agent.engines.remote.engine_server import EngineServer
-from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.formats import get_format
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
@@ -173,6 +173,58 @@ async def test_what_cannot_be_read_or_does_something_else_is_a_mistake(make_stud
     assert [(await teacher.teach(silent, place)).taught for place in range(3)] == [False, False, False]
 
 
+def model_expert(make_student, model_dir: Path, url: str, **options):
+    def make(engine, directory):
+        return Dagger(make_student(engine, directory), model=str(model_dir), url=url, **options)
+
+    return make
+
+
+@pytest.mark.parametrize(("until", "taught"), [("mistake", 1), ("end", 99)])
+async def test_a_better_model_answers_what_the_student_was_asked(
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir, until, taught
+):
+    expert = Says(itertools.repeat(OK_CLICK))
+    async with EngineServer(expert).listening(f"ws+unix://{sockets / 'expert.sock'}") as url:
+        make = model_expert(make_student, model_dir, url, until=until)
+        await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+    played = list(flat_data.trajectories(source="rollout"))
+    assert len(played) == 8 and all(one.taught_steps == min(taught, len(one.steps)) for one in played)
+    assert all(step.advice == "" for one in played for step in one.steps)
+    asked = Counter(prompt.token_ids for prompt in expert.prompts)
+    # Each state once, and with "mistake" nothing behind the first one: the student clicks beside everything.
+    assert asked == Counter(step.prompt_ids for one in played for step in one.steps[:taught])
+    assert all(len(step.target_ids) in (1, 2, 3) for one in played for step in one.steps if step.taught)
+    assert all(prompt.images[0].shape == (224, 168, 3) for prompt in expert.prompts)
+
+
+@pytest.mark.parametrize("text", ["I do not know", OK_CLICK.replace("click(", "clack("), ""])
+async def test_what_a_model_says_and_nobody_can_read_teaches_nothing(
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir, text
+):
+    async with EngineServer(Says(itertools.repeat(text))).listening(f"ws+unix://{sockets / 'expert.sock'}") as url:
+        make = model_expert(make_student, model_dir, url, until="end")
+        await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
+    assert all(one.taught_steps == 0 and one.score == 0.0 for one in flat_data.trajectories(source="rollout"))
+    assert flat_data.census().dropped == {Reason.NO_SIGNAL: 8}
+
+
+async def test_an_answer_of_a_model_that_came_to_no_end_is_no_lesson(make_student, model_dir, tmp_path, monkeypatch):
+    student = make_student(Says([]), tmp_path)
+    teacher = Dagger(student, model=str(model_dir), until="end")
+    steps = tuple(replace(step, pixels=Pixels(prompt=())) for step in did(CLICKS[0], CLICKS[0]))
+    asked: list[Sampling] = []
+
+    async def generate(prompt: Prompt, sampling: Sampling) -> Generation:
+        asked.append(sampling)
+        return Generation(OK_CLICK, (5, 6), (-1.0, -1.0), (0, 0), "stop" if len(asked) == 1 else "length")
+
+    monkeypatch.setattr(teacher._model, "generate", generate)
+    assert [(await teacher.teach(steps, place)).target_ids for place in range(3)] == [(5, 6), (), ()]
+    assert asked == [replace(student.sampling, temperature=0.0)] * 3  # its likeliest answer
+    assert not teacher._taught_now  # nothing of an episode is kept
+
+
 async def test_without_a_teacher_the_same_groups_are_dropped(sockets, flat_data, cluster_url, make_policy):
     service = await taught_service(flat_data, sockets, cluster_url, make_policy, None, engine=Judges(BESIDE))
     assert flat_data.ready() == (0, 0) and flat_data.census().dropped == {Reason.NO_SIGNAL: 8}
@@ -211,8 +263,9 @@ async def test_the_accessibility_tree_is_asked_for_and_told(sockets, flat_data, 
     assert steps and all(step.advice.startswith("<desktop-frame") and step.teacher_logprobs for step in steps)
 
 
+@pytest.mark.parametrize("kind", [Dagger, Distillation])
 async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
-    sockets, flat_data, cluster_url, make_policy, make_student, model_dir, caplog
+    sockets, flat_data, cluster_url, make_policy, make_student, model_dir, caplog, kind
 ):
     """An engine in a process of its own, which is killed."""
     url = f"ws+unix://{sockets / 'teacher.sock'}"
@@ -222,7 +275,7 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
                 await asyncio.sleep(0.05)
 
         def make(engine, directory):
-            return Distillation(make_student(engine, directory), model=str(model_dir), url=url)
+            return kind(make_student(engine, directory), model=str(model_dir), url=url)
 
         async def kill(service, running):
             while not running.done() and not (service.playing and service.figures()["teacher"]["steps"]):
@@ -241,7 +294,9 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
     steps = [step for one in episodes for step in one.steps]
     assert sum(step.taught for step in steps) == said["steps"]
     assert sum(not one.taught_steps for one in episodes) == said["untaught"]
-    assert all(len(step.teacher_logprobs) == len(step.response_ids) for step in steps if step.taught)
+    taught = [step for step in steps if step.taught]
+    assert all(bool(step.target_ids) == (kind is Dagger) for step in taught)
+    assert all(len(step.teacher_logprobs) in (0, len(step.response_ids)) for step in taught)
     assert flat_data.census().dropped[Reason.NO_SIGNAL] > 0 and flat_data.ready()[0] > 0
 
 
@@ -301,8 +356,17 @@ def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, 
     assert "at temperature 1 only" in problems({"model": str(model_dir), "url": "http://127.0.0.1:1"}, **hot)[0]
     dagger = {"teacher": {"kind": "dagger"}}
     assert teacher_problems(run_of(model_dir, **dagger)) == []
-    office = {"rollout": {"tasks": ["debian-basics/*"]}, **dagger}
-    assert "follows a recorded script" in " ".join(teacher_problems(run_of(model_dir, **office)))
+    office = {"rollout": {"tasks": ["debian-basics/*"]}}
+    assert "follows a recorded script" in " ".join(teacher_problems(run_of(model_dir, **office, **dagger)))
+
+    def expert(model: Path) -> list[str]:  # which looks at the state, whatever the task's oracle does
+        teacher = {"kind": "dagger", "options": {"model": str(model)}, "rehearsed_rows": 8}
+        return teacher_problems(run_of(model_dir, teacher=teacher, **office))
+
+    assert expert(model_dir) == []
+    assert "has another tokenizer" in expert(other_dir)[0] and "no model" in expert(tmp_path)[0]
+    with pytest.raises(ValidationError, match="url needs model as well"):
+        run_of(model_dir, teacher={"kind": "dagger", "options": {"url": "ws://127.0.0.1:1"}})
     with pytest.raises(ValidationError, match="cannot teach itself what it does not know"):
         run_of(model_dir, teacher={"kind": "distillation"})
     with pytest.raises(ValidationError, match="unknown teacher 'daggre'"):
