@@ -10,6 +10,7 @@ FLAT := --set demonstrations.shown_pages=0 --set trainer.shown_rows=0
 # Tasks of configs/multiturn.yaml whose oracle looks at the state, which DAgger needs.
 LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
 VLLM ?= $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
+  tests/dart_train/rollout/teachers/test_teacher_vllm.py \
   'tests/dart_train/parity/test_parity_vllm.py::test_vllm_agrees_with_the_trainer_on_mixtures_of_experts[qwen3_vl_moe-float32]'
 # What `make test-all` runs after `make test`: parts that keep two cores busy or measure time, and parts that wait more
 # than they compute, of which two run at a time, the longest first. For another part add `test-NAME` below, and NAME here.

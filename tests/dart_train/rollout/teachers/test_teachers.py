@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -209,20 +211,29 @@ async def test_what_a_model_says_and_nobody_can_read_teaches_nothing(
     assert flat_data.census().dropped == {Reason.NO_SIGNAL: 8}
 
 
-async def test_an_answer_of_a_model_that_came_to_no_end_is_no_lesson(make_student, model_dir, tmp_path, monkeypatch):
-    student = make_student(Says([]), tmp_path)
-    teacher = Dagger(student, model=str(model_dir), until="end")
-    steps = tuple(replace(step, pixels=Pixels(prompt=())) for step in did(CLICKS[0], CLICKS[0]))
+async def test_of_a_model_only_answers_that_came_to_an_end_are_lessons(make_student, model_dir, tmp_path):
     asked: list[Sampling] = []
 
-    async def generate(prompt: Prompt, sampling: Sampling) -> Generation:
-        asked.append(sampling)
-        return Generation(OK_CLICK, (5, 6), (-1.0, -1.0), (0, 0), "stop" if len(asked) == 1 else "length")
+    class Breaks(Says):
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+            asked.append(sampling)
+            return Generation(OK_CLICK, (5, 6), (-1.0, -1.0), (0, 0), "stop" if len(asked) == 1 else "length")
 
-    monkeypatch.setattr(teacher._model, "generate", generate)
-    assert [(await teacher.teach(steps, place)).target_ids for place in range(3)] == [(5, 6), (), ()]
+    async with EngineServer(Breaks([])).listening(f"ws+unix://{tmp_path / 'expert.sock'}") as url:
+        teacher = Dagger(student := make_student(Says([]), tmp_path), model=str(model_dir), url=url, until="end")
+        await teacher.start()
+        steps = Episode(replace(step, pixels=Pixels(prompt=())) for step in did(CLICKS[0], CLICKS[0]))
+        assert [(await teacher.teach(steps, place)).target_ids for place in range(3)] == [(5, 6), (), ()]
+        await teacher.close()
     assert asked == [replace(student.sampling, temperature=0.0)] * 3  # its likeliest answer
-    assert not teacher._taught_now  # nothing of an episode is kept
+    kept = weakref.ref(steps)
+    del steps
+    gc.collect()
+    assert kept() is None  # an episode that was taught is let go of, with its screens
+
+
+class Episode(list[Step]):
+    """Steps that a weak reference can point to."""
 
 
 async def test_without_a_teacher_the_same_groups_are_dropped(sockets, flat_data, cluster_url, make_policy):
