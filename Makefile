@@ -7,8 +7,6 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 # configs/multiturn.yaml without what it does about groups that fail as a whole.
 FLAT := --set demonstrations.shown_pages=0 --set trainer.shown_rows=0
-# Tasks of configs/multiturn.yaml whose oracle looks at the state, which DAgger needs.
-LOOKING := miniwob/form-sequence-2,miniwob/login-user,miniwob/enter-password,miniwob/copy-paste
 VLLM ?= $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
   tests/dart_train/rollout/teachers/test_teacher_vllm.py \
   'tests/dart_train/parity/test_parity_vllm.py::test_vllm_agrees_with_the_trainer_on_mixtures_of_experts[qwen3_vl_moe-float32]'
@@ -74,15 +72,16 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=40 --set rollout.groups_at_once=1 \
 	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
 
-forks-and-teachers: setup  ## flat groups, forks, teachers, shown pages at equal numbers of actions, SEEDS=5 each: drawn tasks in 2 hours, others in a day
+forks-and-teachers: setup  ## flat groups, forks, teachers, shown pages at equal numbers of actions, SEEDS=5 each; five hours
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers --grid \
 	  --switch forks=off,on --switch teacher=none,dagger
 	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard \
 	  --switch shown=on --switch teacher=dagger-rehearsed --switch forks=pool
-	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-teachers $(FLAT) \
-	  --switch shown=on --switch forks=pool --switch teacher=told-oracle,told-tree
-	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 12000actions --name forks-and-dagger $(FLAT) --grid \
-	  --switch forks=off,pool --switch teacher=none,dagger-rehearsed --set 'rollout.tasks=[$(LOOKING)]' --set demonstrations.per_task_of={}
+	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard-both --grid \
+	  --switch forks=pool --switch teacher=dagger-rehearsed
+	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 5000actions --name ten-tasks $(FLAT) \
+	  --set trainer.max_steps=420 --set evaluation.episodes=12 --set evaluation.monitor.every_rollouts=200 \
+	  --switch shown=on --switch forks=pool
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py

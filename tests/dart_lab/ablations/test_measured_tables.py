@@ -19,6 +19,7 @@ MEASURED = (
     "drawn_hard",
     "drawn_hard_long",
     "forks_and_teacher",
+    "ten_tasks",
 )
 
 BUDGETS = {
@@ -27,6 +28,7 @@ BUDGETS = {
     "drawn_hard": "actions",
     "drawn_hard_long": "actions",
     "forks_and_teacher": "actions",
+    "ten_tasks": "actions",
 }
 """What the runs' budgets count; rollouts for the others."""
 
