@@ -111,6 +111,11 @@ async def taught_service(
     return service
 
 
+def by_model(kind: type, make_student, model: Path, **options):
+    """Return what makes the teacher of a service from a model."""
+    return lambda engine, directory: kind(make_student(engine, directory), model=str(model), **options)
+
+
 # --- DAgger -------------------------------------------------------------------------------------------------------
 
 
@@ -175,20 +180,13 @@ async def test_what_cannot_be_read_or_does_something_else_is_a_mistake(make_stud
     assert [(await teacher.teach(silent, place)).taught for place in range(3)] == [False, False, False]
 
 
-def model_expert(make_student, model_dir: Path, url: str, **options):
-    def make(engine, directory):
-        return Dagger(make_student(engine, directory), model=str(model_dir), url=url, **options)
-
-    return make
-
-
 @pytest.mark.parametrize(("until", "taught"), [("mistake", 1), ("end", 99)])
 async def test_a_better_model_answers_what_the_student_was_asked(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir, until, taught
 ):
     expert = Says(itertools.repeat(OK_CLICK))
     async with EngineServer(expert).listening(f"ws+unix://{sockets / 'expert.sock'}") as url:
-        make = model_expert(make_student, model_dir, url, until=until)
+        make = by_model(Dagger, make_student, model_dir, url=url, until=until)
         await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
     played = list(flat_data.trajectories(source="rollout"))
     assert len(played) == 8 and all(one.taught_steps == min(taught, len(one.steps)) for one in played)
@@ -205,7 +203,7 @@ async def test_what_a_model_says_and_nobody_can_read_teaches_nothing(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir, text
 ):
     async with EngineServer(Says(itertools.repeat(text))).listening(f"ws+unix://{sockets / 'expert.sock'}") as url:
-        make = model_expert(make_student, model_dir, url, until="end")
+        make = by_model(Dagger, make_student, model_dir, url=url, until="end")
         await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
     assert all(one.taught_steps == 0 and one.score == 0.0 for one in flat_data.trajectories(source="rollout"))
     assert flat_data.census().dropped == {Reason.NO_SIGNAL: 8}
@@ -285,8 +283,7 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
             while not (sockets / "teacher.sock").exists():
                 await asyncio.sleep(0.05)
 
-        def make(engine, directory):
-            return kind(make_student(engine, directory), model=str(model_dir), url=url)
+        make = by_model(kind, make_student, model_dir, url=url)
 
         async def kill(service, running):
             while not running.done() and not (service.playing and service.figures()["teacher"]["steps"]):
@@ -306,8 +303,9 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
     assert sum(step.taught for step in steps) == said["steps"]
     assert sum(not one.taught_steps for one in episodes) == said["untaught"]
     taught = [step for step in steps if step.taught]
+    judged = 0 if kind is Dagger else 1  # one number for each token that was sampled, or an answer
+    assert all(len(step.teacher_logprobs) == judged * len(step.response_ids) for step in taught)
     assert all(bool(step.target_ids) == (kind is Dagger) for step in taught)
-    assert all(len(step.teacher_logprobs) in (0, len(step.response_ids)) for step in taught)
     assert flat_data.census().dropped[Reason.NO_SIGNAL] > 0 and flat_data.ready()[0] > 0
 
 
@@ -315,9 +313,7 @@ async def test_training_goes_on_without_a_teacher_that_dies_and_says_so(
 async def test_an_engine_of_ones_own_is_started_and_ends_with_the_run(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir
 ):
-    def make(engine, directory):
-        return Distillation(make_student(engine, directory), model=str(model_dir))
-
+    make = by_model(Distillation, make_student, model_dir)
     service = await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE), budget=2)
     assert service.figures()["teacher"]["untaught"] == 0 < service.figures()["teacher"]["steps"]
 
@@ -342,9 +338,7 @@ def other_dir(tmp_path_factory) -> Path:
 async def test_a_teacher_with_another_tokenizer_is_refused_before_the_first_episode(
     sockets, flat_data, cluster_url, make_policy, make_student, other_dir
 ):
-    def make(engine, directory):
-        return Distillation(make_student(engine, directory), model=str(other_dir))
-
+    make = by_model(Distillation, make_student, other_dir)
     with pytest.raises(TeacherError, match=r"has another tokenizer than the student.*'[ab]' is .*take a teacher of"):
         await taught_service(flat_data, sockets, cluster_url, make_policy, make, engine=Judges(BESIDE))
     assert not list(flat_data.trajectories())
@@ -407,9 +401,7 @@ def test_the_trainer_follows_the_section(model_dir, tmp_path):
 async def test_a_teacher_that_cannot_be_reached_ends_a_run_before_it_begins_and_none_that_goes_on(
     sockets, flat_data, cluster_url, make_policy, make_student, model_dir
 ):
-    def make(engine, directory):
-        url = f"ws+unix://{sockets / 'nobody.sock'}"
-        return Distillation(make_student(engine, directory), model=str(model_dir), url=url)
+    make = by_model(Distillation, make_student, model_dir, url=f"ws+unix://{sockets / 'nobody.sock'}")
 
     async def play(make_teacher, **more):
         return await taught_service(flat_data, sockets, cluster_url, make_policy, make_teacher, **more)
