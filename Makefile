@@ -57,8 +57,8 @@ demo: setup  ## watch the model that `make multiturn` trained play, beside the s
 
 ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS=5 each; hours, goes on where it was
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations $(SWITCHES)
-	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations-tis --grid \
-	  --switch tis=on,off --switch staleness=1,3,8
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations-tis \
+	  --switch "tis=on,off staleness=1,3,8"
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations-pool --switch pool=off \
 	  --set 'rollout.tasks=[drawn/tick-list,drawn/mend-list,drawn/menus,drawn/counter,drawn/wizard-form]' \
 	  --set 'data.curation.pool_sources=[oracle]' --set demonstrations.per_task=24 --set demonstrations.grid=4 \
@@ -73,12 +73,11 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
 
 forks-and-teachers: setup  ## flat groups, forks, teachers, shown pages at equal numbers of actions, SEEDS=5 each; five hours
-	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers --grid \
-	  --switch forks=off,on --switch teacher=none,dagger
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers \
+	  --switch "forks=off,on teacher=none,dagger"
 	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard \
-	  --switch shown=on --switch teacher=dagger-rehearsed --switch forks=pool
-	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard-both --grid \
-	  --switch forks=pool --switch teacher=dagger-rehearsed
+	  --switch shown=on --switch teacher=dagger-rehearsed --switch forks=pool --switch "forks=pool teacher=dagger-rehearsed" \
+	  --switch "shown=on pool=off"
 	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 5000actions --name ten-tasks $(FLAT) \
 	  --set trainer.max_steps=420 --set evaluation.episodes=12 --set evaluation.monitor.every_rollouts=200 \
 	  --switch shown=on --switch forks=pool

@@ -13,14 +13,18 @@ from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Overrides,
 def ablate(
     config: ConfigPath,
     switch: Annotated[
-        list[str], typer.Option("--switch", metavar="NAME=VALUES", help="such as pool=on,off or trainer.beta=0,0.1")
+        list[str],
+        typer.Option(
+            "--switch",
+            metavar="NAME=VALUES",
+            help="such as pool=on,off or trainer.beta=0,0.1; 'tis=on,off staleness=1,3' is every combination",
+        ),
     ],
     overrides: Overrides = None,
     seeds: Annotated[int, typer.Option(min=1, help="runs of every variant")] = 5,
     budget: Annotated[
         str, typer.Option(metavar="N", help="of every run: 2000rollouts, 20minutes or 12000actions")
     ] = "2000rollouts",
-    grid: Annotated[bool, typer.Option("--grid", help="every combination, instead of one switch at a time")] = False,
     side_by_side: Annotated[int, typer.Option(min=1, help="runs at the same time")] = 1,
     name: Annotated[str | None, typer.Option(help="directory below --runs-dir; ablation-CONFIG if not given")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
@@ -33,7 +37,7 @@ def ablate(
     from dart_train.run.run_directory import RunDirectory
 
     axis, limit = ablation.read_budget(budget)
-    variants = ablation.variants_of(switch, grid=grid)
+    variants = ablation.variants_of(switch)
     planned = ablation.planned_runs(config, overrides or [], variants, seeds=seeds, budget=limit)
     variants_planned = {run.variant: run.config for run in planned}
     refuse(f"{name}: {text}" for name, one in variants_planned.items() for text in check_run(one, runs_dir).problems)

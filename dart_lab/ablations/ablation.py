@@ -101,7 +101,33 @@ class Variant:
 
 
 def read_switch(text: str) -> list[Variant]:
-    """Return the variants of "NAME=VALUE,VALUE". Raises `ConfigError` for anything else."""
+    """Return the variants of a `--switch`.
+
+    Args:
+        text: "NAME=VALUE,VALUE", or several of them with a space between, of which every combination is a variant.
+
+    Raises:
+        ConfigError: it is of another form, a name or a value is unknown, or two of its names set the same key.
+    """
+    choices = [_values_of(part) for part in re.split(r"\s+(?=[\w.-]+=)", text.strip())]
+    owners: dict[str, str] = {}
+    for name, options in choices:
+        for key in {key for option in options for key in option.settings}:
+            if key in owners:
+                what = "is given twice" if owners[key] == name else f"and switch {owners[key]!r} both set {key}"
+                raise ConfigError(f"switch {name!r} {what}: give one of them")
+            owners[key] = name
+    return [
+        Variant(
+            " ".join(option.name for option in combined),
+            {key: value for option in combined for key, value in option.settings.items()},
+        )
+        for combined in itertools.product(*(options for _, options in choices))
+    ]
+
+
+def _values_of(text: str) -> tuple[str, list[Variant]]:
+    """Return a switch's name, and one variant for each of its values."""
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise ConfigError(f"--switch {text!r} is not NAME=VALUE,VALUE, such as pool=on,off")
@@ -124,31 +150,16 @@ def read_switch(text: str) -> list[Variant]:
             except (TypeError, ValueError):
                 raise ConfigError(f"switch {name!r} has no value {value!r}") from None
         variants.append(Variant(f"{name}={value}", settings))
-    return variants
+    return name, variants
 
 
-def variants_of(switches: Sequence[str], *, grid: bool = False) -> list[Variant]:
-    """The base and its variants: with one switch each, or with every combination of all switches.
-
-    Raises:
-        ConfigError: a switch is unknown or given twice, or two of them set the same key.
-    """
-    choices = [read_switch(text) for text in switches]
-    owners: dict[str, str] = {}
-    for number, options in enumerate(choices):
-        name = options[0].name.partition("=")[0]
-        for key in {key for option in options for key in option.settings}:
-            if key in owners and owners[key] != f"{name}/{number}":
-                other = owners[key].partition("/")[0]
-                what = "is given twice" if other == name else f"and switch {other!r} both set {key}"
-                raise ConfigError(f"switch {name!r} {what}: give one of them")
-            owners[key] = f"{name}/{number}"
+def variants_of(switches: Sequence[str]) -> list[Variant]:
+    """The base and the variants of all switches. Raises `ConfigError`: see `read_switch`, or one is given twice."""
     found = [Variant(BASE, {})]
-    if not grid:
-        return [*found, *itertools.chain(*choices)]
-    for combined in itertools.product(*choices) if choices else ():
-        settings = {key: value for option in combined for key, value in option.settings.items()}
-        found.append(Variant(" ".join(option.name for option in combined), settings))
+    for variant in itertools.chain.from_iterable(map(read_switch, switches)):
+        if variant.name in {other.name for other in found}:
+            raise ConfigError(f"--switch {variant.name!r} is given twice")
+        found.append(variant)
     return found
 
 
