@@ -228,6 +228,8 @@ def lost_to(error: BaseException) -> str:
         return "environment"
     if isinstance(error, EvaluationFailure):
         return "evaluation"
+    if isinstance(error, ClusterError) and error.code == ErrorCode.INTERNAL:
+        return "environment"  # the server answered: its part for this task has a defect
     if isinstance(error, ClusterError) and error.code not in EVERYONES:
         return "cluster"
     return ""

@@ -1,8 +1,8 @@
 """A rollout: an episode (`dart_agent.episodes.play`) that the scheduler has assigned, and its trajectory.
 
 Invariants:
-    - No fault of a policy, a desktop or a task's set-up raises here. Only a lost connection to the cluster raises, and
-      the decisions until then are kept: `Rollout.cut_off`.
+    - No fault of a policy, a desktop, a task's set-up or a suite's code raises here. Only a lost connection to the
+      cluster raises, and the decisions until then are kept: `Rollout.cut_off`.
     - A step is kept exactly if an engine answered; its prompt and sampled ids are the engine's own, unchanged.
     - A running rollout holds only the pixels of the newest prompt; older ones wait as PNGs to be recorded.
     - A continuation of a fork keeps only the steps after the fork. If the fork is not reached as it was recorded, the
@@ -21,7 +21,15 @@ from dart_agent.episodes.play import ignore_phase, play
 from dart_agent.episodes.screenshots import pack
 from dart_agent.episodes.trajectory import Image, Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
-from dart_gym.core.errors import DesktopError, EvaluationFailure, MissingDependencyError, TaskError, UnknownTaskError
+from dart_gym.cluster.wire.frames import ErrorCode
+from dart_gym.core.errors import (
+    ClusterError,
+    DesktopError,
+    EvaluationFailure,
+    MissingDependencyError,
+    TaskError,
+    UnknownTaskError,
+)
 from dart_gym.core.outcomes import TerminalState
 from dart_train.rollout.forks.replay import ACTOR as REPLAY
 from dart_train.rollout.forks.replay import ForkDiffersError, RecallingPolicy, Replaying
@@ -112,6 +120,11 @@ class Rollout:
         except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure) as error:
             # The task's definition, set-up or a program is broken, which does not concern other tasks.
             return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
+        except ClusterError as error:
+            if error.code != ErrorCode.INTERNAL:
+                raise
+            # The server answered: its part for this task has a defect, and the connection is whole.
+            return self.cut_off(TerminalState.ENV_ERROR, f"a defect of the server: {error}", "environment")
         if self._replaying is not None and not self._replaying.arrived and not self.trajectory.lost_by:
             step, ended = self._replaying.replayed, self.trajectory.terminal
             return self.cut_off(TerminalState.INTERRUPTED, f"it ended as {ended} while step {step} was replayed", FORK)

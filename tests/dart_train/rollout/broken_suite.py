@@ -14,18 +14,21 @@ from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
 
 SUITE = "broken_suite:Broken"
-CRASH, SETUP, HEALED = f"{SUITE}/crash", f"{SUITE}/setup", f"{SUITE}/healed"
+CRASH, SETUP, BUG, JUDGE, HEALED = (f"{SUITE}/{name}" for name in ("crash", "setup", "bug", "judge", "healed"))
 MENDED = {HEALED: False}
 """Whether tasks that can be mended are."""
 
 
 class BrokenScenario(FakeScenario):
-    """Crashes its desktop at the first action, or cannot be set up."""
+    """Crashes its desktop at the first action, cannot be set up, or has a defect in its code or its evaluation's."""
 
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         if task.id == SETUP:
             raise TaskError("its set-up downloads a file that is gone")
-        self._crashes = not MENDED.get(task.id, False)
+        if task.id == BUG:
+            raise KeyError("a file that is gone")
+        self._crashes = task.id != JUDGE and not MENDED.get(task.id, False)
+        self._judges = task.id != JUDGE
         return await super().prepare(desktop, task, seed)
 
     async def after_action(self, desktop: Desktop, action: Action) -> bool:
@@ -34,6 +37,8 @@ class BrokenScenario(FakeScenario):
         return await super().after_action(desktop, action)
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
+        if not self._judges:
+            raise KeyError("a result that is gone")
         return await super().evaluate(desktop, terminal, actions)
 
 
@@ -44,4 +49,4 @@ class Broken:
 
     @staticmethod
     def load_tasks() -> tuple[Task, ...]:
-        return tuple(dataclasses.replace(TASKS[1], id=name) for name in (CRASH, SETUP, HEALED))
+        return tuple(dataclasses.replace(TASKS[1], id=name) for name in (CRASH, SETUP, BUG, JUDGE, HEALED))

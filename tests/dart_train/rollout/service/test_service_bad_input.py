@@ -40,7 +40,7 @@ def service_of(config, data: DataManager, cluster_url: str, make_policy) -> Roll
     return RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
 
 
-@pytest.mark.parametrize("task", [broken_suite.CRASH, broken_suite.SETUP])
+@pytest.mark.parametrize("task", [broken_suite.CRASH, broken_suite.SETUP, broken_suite.BUG, broken_suite.JUDGE])
 async def test_a_task_that_loses_its_desktop_is_left_out_and_the_others_go_on(
     task, cluster_url, echo_url, data, make_policy, caplog
 ):
@@ -71,15 +71,18 @@ async def test_a_task_that_is_mended_comes_back(cluster_url, echo_url, data, mak
     await run
 
 
-async def test_when_no_task_can_be_played_the_service_ends_with_the_reasons(cluster_url, echo_url, data, make_policy):
+@pytest.mark.parametrize("task", [broken_suite.SETUP, broken_suite.BUG, broken_suite.JUDGE])
+async def test_when_no_task_can_be_played_the_service_ends_with_the_reasons(
+    task, cluster_url, echo_url, data, make_policy
+):
     config = config_of(
         echo_url,
-        tasks=(broken_suite.CRASH, broken_suite.SETUP),
+        tasks=(broken_suite.CRASH, task),
         breaker_losses=2,
         breaker_reset_s=0.2,
         unavailable_timeout_s=1.0,
     )
-    with pytest.raises(TasksFailedError, match=f"{broken_suite.SETUP}: .*is gone"):
+    with pytest.raises(TasksFailedError, match=f"{task}: .*is gone"):
         await asyncio.wait_for(service_of(config, data, cluster_url, make_policy).run(), 60)
 
 
