@@ -15,6 +15,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.score_tables import UNREAD, reason_lines
 from dart_agent.evaluation.scores import LostEpisodes, refuse_lost, score_task
 from dart_agent.policies.policy import Decision
+from dart_gym.cluster.wire.error_codes import ErrorCode
 from dart_gym.core.errors import ClusterError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.utils import waits
@@ -97,3 +98,31 @@ async def test_an_episode_that_is_played_again_is_said():
         [outcome] = await play_list(OneSession(), lambda session: policy, [("t", 0)])
     assert outcome.attempts == 3 and len(said) == 1
     assert "an episode of t was lost by the engine (Raising raised KeyError" in said[0] and "trying again" in said[0]
+
+
+class Failing(OneSession):
+    """Sessions whose tasks cannot be set up, each time with the same answer of the cluster."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        self.code, self.opened = code, 0
+
+    @contextlib.asynccontextmanager
+    async def session(self):
+        self.opened += 1
+        yield self
+
+    async def reset(self, task, **fields) -> StepResult:
+        raise ClusterError("KeyError: 'x'", self.code)
+
+
+@pytest.mark.parametrize(("code", "by", "sessions"), [("internal", "environment", 1), ("busy", "cluster", 3)])
+async def test_a_defect_in_a_tasks_code_is_the_environments_and_the_session_goes_on(code, by, sessions):
+    cluster = Failing(ErrorCode(code))
+    [outcome] = await play_list(cluster, lambda session: Raising(KeyError("x")), [("t", 0)])
+    assert (outcome.lost_by, outcome.attempts, cluster.opened) == (by, 3, sessions)
+    assert outcome.score is None and "KeyError: 'x'" in outcome.detail
+
+
+async def test_a_cluster_that_is_gone_ends_the_list():
+    with pytest.raises(ClusterError):
+        await play_list(Failing(ErrorCode.UNREACHABLE), lambda session: Raising(KeyError("x")), [("t", 0)])
