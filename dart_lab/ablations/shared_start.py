@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,8 +17,11 @@ from dart_train.config.run_config import RunConfig, dump_config
 from dart_train.data.store.schema import checkpoint
 from dart_train.run.run_directory import RunDirectory, write_text
 
-# Sections that only the reinforcement learning and what follows read, and the keys of `rollout` that others read too.
-LATER = {"description", "trainer", "controls", "data", "rollout", "teacher"}
+# What only the reinforcement learning and what follows read, and the keys of `rollout` that others read too.
+LATER: dict[str, Any] = {
+    **dict.fromkeys(("description", "trainer", "controls", "data", "rollout", "teacher"), True),
+    "demonstrations": {"shown_pages"},
+}
 READ = {"tasks", "max_steps", "sampling", "engine", "pacing"}
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dart_lab.ablations import ablation, ablation_table
 from dart_lab.ablations.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
 from dart_lab.ablations.ablation_table import Outcome, mean_of, outcome_of, summary
+from dart_lab.ablations.shared_start import start_key
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError
 from dart_train.core.metrics_log import MetricsLog
@@ -23,6 +24,7 @@ from dart_train.run.run_directory import RunDirectory, write_json
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "tests" / "dart_train" / "e2e.yaml"
+HARD = ROOT / "configs" / "drawn_hard.yaml"
 LOSS = """
 from dart_train.trainer import losses
 
@@ -130,6 +132,15 @@ def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
     for run in runs:
         assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.phases
         assert run.config.cluster.desktops == 4 and run.config.rollout.budget_rollouts == 96
+
+
+def test_variants_share_a_start_unless_it_differs_in_what_is_played_before():
+    switches = ["shown=on", "teacher=dagger-rehearsed", "forks=pool", "rewards=shuffled"]
+    alike = planned_runs(HARD, [], variants_of(switches), seeds=1, budget=BUDGET)
+    assert len(alike) == 5 and len({start_key(run.config) for run in alike}) == 1
+    others = variants_of(["demonstrations.per_task=3", "warmup.max_steps=3", "evaluation.episodes=3", "agent.texts=2"])
+    differ = planned_runs(HARD, [], others, seeds=1, budget=BUDGET)
+    assert len({start_key(run.config) for run in differ}) == 5
 
 
 def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", collapsed=False):
