@@ -154,7 +154,11 @@ def _values_of(text: str) -> tuple[str, list[Variant]]:
 
 
 def variants_of(switches: Sequence[str]) -> list[Variant]:
-    """The base and the variants of all switches. Raises `ConfigError`: see `read_switch`, or one is given twice."""
+    """The base, and the variants of all switches.
+
+    Raises:
+        ConfigError: a switch cannot be read, or a variant is given twice.
+    """
     found = [Variant(BASE, {})]
     for variant in itertools.chain.from_iterable(map(read_switch, switches)):
         if variant.name in {other.name for other in found}:
