@@ -24,6 +24,7 @@ from dart_gym.core.errors import (
     EvaluationFailure,
     MissingDependencyError,
     NoOracleError,
+    ServerDefectError,
     TaskError,
     UnknownTaskError,
 )
@@ -224,12 +225,10 @@ def lost_to(error: BaseException) -> str:
     """Return what an error while playing says lost the episode, as `Trajectory.lost_by`; "" where all are concerned."""
     if isinstance(error, UnknownTaskError | NoOracleError):
         return ""
-    if isinstance(error, TaskError | DesktopError | MissingDependencyError):
+    if isinstance(error, TaskError | DesktopError | MissingDependencyError | ServerDefectError):
         return "environment"
     if isinstance(error, EvaluationFailure):
         return "evaluation"
-    if isinstance(error, ClusterError) and error.code == ErrorCode.INTERNAL:
-        return "environment"  # the server answered: its part for this task has a defect
     if isinstance(error, ClusterError) and error.code not in EVERYONES:
         return "cluster"
     return ""

@@ -115,6 +115,16 @@ class ClusterError(DartGymError):
         self.code = code
 
 
+class ServerDefectError(ClusterError):
+    """Code of the server, such as a suite's, failed at a request.
+
+    The connection is whole, and the server's log has the traceback.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "internal")
+
+
 def words_of(error: BaseException) -> str:
     """Return what an exception says, or the name of its type if it says nothing, as those of a timeout do."""
     return str(error) or type(error).__name__

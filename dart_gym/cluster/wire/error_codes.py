@@ -15,6 +15,7 @@ from dart_gym.core.errors import (
     EpisodeStateError,
     MissingDependencyError,
     ProtocolError,
+    ServerDefectError,
     TaskError,
     UnknownTaskError,
 )
@@ -67,6 +68,7 @@ _EXCEPTIONS: tuple[tuple[ErrorCode, type[DartGymError]], ...] = (
     (ErrorCode.DEPENDENCY, MissingDependencyError),
     (ErrorCode.DESKTOP, DesktopError),
     (ErrorCode.PROTOCOL, ProtocolError),
+    (ErrorCode.INTERNAL, ServerDefectError),
 )
 
 

@@ -21,12 +21,11 @@ from dart_agent.episodes.play import ignore_phase, play
 from dart_agent.episodes.screenshots import pack
 from dart_agent.episodes.trajectory import Image, Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
-from dart_gym.cluster.wire.frames import ErrorCode
 from dart_gym.core.errors import (
-    ClusterError,
     DesktopError,
     EvaluationFailure,
     MissingDependencyError,
+    ServerDefectError,
     TaskError,
     UnknownTaskError,
 )
@@ -117,14 +116,9 @@ class Rollout:
             raise
         except ForkDiffersError as error:
             return self.cut_off(TerminalState.INTERRUPTED, str(error), FORK)
-        except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure) as error:
-            # The task's definition, set-up or a program is broken, which does not concern other tasks.
+        except (TaskError, DesktopError, MissingDependencyError, EvaluationFailure, ServerDefectError) as error:
+            # The task's definition, set-up, suite or a program is broken, which does not concern other tasks.
             return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
-        except ClusterError as error:
-            if error.code != ErrorCode.INTERNAL:
-                raise
-            # The server answered: its part for this task has a defect, and the connection is whole.
-            return self.cut_off(TerminalState.ENV_ERROR, f"a defect of the server: {error}", "environment")
         if self._replaying is not None and not self._replaying.arrived and not self.trajectory.lost_by:
             step, ended = self._replaying.replayed, self.trajectory.terminal
             return self.cut_off(TerminalState.INTERRUPTED, f"it ended as {ended} while step {step} was replayed", FORK)

@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
-from dart_gym.cluster.wire.error_codes import ErrorCode
-from dart_gym.core.errors import ClusterError, DesktopError
+from dart_gym.core.errors import ClusterError, DesktopError, ServerDefectError
 from dart_gym.core.outcomes import Observation
 from dart_train.rollout.teachers.teacher import Teacher
 
@@ -43,6 +42,4 @@ class AdvisedPolicy:
 
 def _loses_the_desktop(error: Exception) -> bool:
     """Return whether the episode is lost with what failed, and not only an answer, such as that of a broken oracle."""
-    if isinstance(error, ClusterError):
-        return error.code != ErrorCode.INTERNAL
-    return isinstance(error, DesktopError)
+    return isinstance(error, ClusterError | DesktopError) and not isinstance(error, ServerDefectError)

@@ -15,7 +15,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.score_tables import UNREAD, reason_lines
 from dart_agent.evaluation.scores import LostEpisodes, refuse_lost, score_task
 from dart_agent.policies.policy import Decision
-from dart_gym.cluster.wire.error_codes import ErrorCode
+from dart_gym.cluster.wire.error_codes import ErrorCode, exception_for
 from dart_gym.core.errors import ClusterError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.utils import waits
@@ -112,7 +112,7 @@ class Failing(OneSession):
         yield self
 
     async def reset(self, task, **fields) -> StepResult:
-        raise ClusterError("KeyError: 'x'", self.code)
+        raise exception_for(self.code, "KeyError: 'x'")
 
 
 @pytest.mark.parametrize(("code", "by", "sessions"), [("internal", "environment", 1), ("busy", "cluster", 3)])

@@ -20,6 +20,7 @@ from dart_gym.core.errors import (
     EpisodeStateError,
     MissingDependencyError,
     ProtocolError,
+    ServerDefectError,
     TaskError,
     UnknownTaskError,
 )
@@ -173,6 +174,7 @@ def test_only_plain_values_are_taken(value):
         MissingDependencyError("x"),
         DesktopError("x"),
         ProtocolError("x"),
+        ServerDefectError("x"),
         ClusterError("x", ErrorCode.CAPACITY),
     ],
 )
