@@ -129,7 +129,7 @@ class DemonstrationConfig(Section):
         0,
         ge=0,
         description="Most pages of each task that the oracle also plays during training: those that a whole group "
-        "failed on. They count against the budget of actions.",
+        "failed on. They count against the budget of actions, and teach little without data.curation.experience_pool.",
     )
     grid: int = Field(1, ge=1, description="Clicks are demonstrated on multiples of this many pixels.")
 
