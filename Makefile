@@ -5,6 +5,8 @@ CONFIG ?= configs/quickstart.yaml
 SEEDS ?= 5
 SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off entropy=off step-limit=on credit=step \
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
+# What `make multiturn` ends with, as a teacher.
+BETTER := teacher.options={model: tiny-multiturn}
 # configs/multiturn.yaml without what it does about groups that fail as a whole.
 FLAT := --set demonstrations.shown_pages=0 --set trainer.shown_rows=0
 VLLM ?= $(addprefix tests/dart_agent/engines/test_vllm_,command_line.py real.py) \
@@ -72,15 +74,16 @@ coupled-paced: setup  ## the same on 40 desktops that wait 2 s after each action
 	  --name coupled-paced --set rollout.pacing=step-pause --set rollout.workers=40 --set rollout.groups_at_once=1 \
 	  --set evaluation.monitor.workers=16 --set evaluation.monitor.episodes=20
 
-forks-and-teachers: setup  ## flat groups, forks, teachers, shown pages at equal numbers of actions, SEEDS=5 each; five hours
+forks-and-teachers: setup  ## flat groups, forks, teachers, shown pages at equal numbers of actions, SEEDS=5 each; eight hours
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-forks-and-teachers \
 	  --switch "forks=off,on teacher=none,dagger"
 	@$(BIN)/dart-train ablate configs/drawn_hard.yaml --seeds $(SEEDS) --budget 6000actions --name drawn-hard \
 	  --switch shown=on --switch teacher=dagger-rehearsed --switch forks=pool --switch "forks=pool teacher=dagger-rehearsed" \
-	  --switch "shown=on pool=off"
+	  --switch pool=off --switch "shown=on pool=off"
 	@$(BIN)/dart-train ablate configs/multiturn.yaml --seeds $(SEEDS) --budget 5000actions --name ten-tasks $(FLAT) \
 	  --set trainer.max_steps=420 --set evaluation.episodes=12 --set evaluation.monitor.every_rollouts=200 \
-	  --switch shown=on --switch forks=pool
+	  --switch shown=on --switch forks=pool --switch "teacher=dagger-rehearsed $(BETTER)" \
+	  --switch "teacher.kind=distillation $(BETTER)" --switch "forks=pool teacher=dagger-rehearsed $(BETTER)"
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py

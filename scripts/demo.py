@@ -32,7 +32,7 @@ from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.cluster.server.page_server import PageServer
 from dart_gym.cluster.server.watch_proxy import cluster_routes
 from dart_train.config.run_config import RunConfig, load_config
-from dart_train.processes.demo_models import demo_models
+from dart_train.core.demo_models import demo_models
 from dart_train.processes.evaluate_version import task_steps
 from dart_train.processes.run_policy import make_policy
 

@@ -42,8 +42,8 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import INSTRUCTION_WORDS
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import RunConfig, load_config
+from dart_train.core.demo_models import demo_models
 from dart_train.launch import pipeline
-from dart_train.processes.demo_models import demo_models
 from dart_train.processes.prepare import place_model
 from dart_train.processes.process_context import open_data
 from dart_train.trainer.batches.demonstrations import Demonstration, encode

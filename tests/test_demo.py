@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from dart_train.config.run_config import load_config
-from dart_train.processes.demo_models import demo_model
+from dart_train.core.demo_models import demo_model
 from tests.helpers.scripts import load_script
 
 pytestmark = [pytest.mark.train, pytest.mark.desktop]

@@ -48,8 +48,8 @@ class ModelConfig(Section):
     path: str = Field(
         "tiny",
         description='Where the weights come from: "tiny" is built in place, "tiny-base", '
-        '"tiny-copier" and "tiny-actor" are of the package dart-gym-demo-models, anything else is a directory '
-        "of Hugging Face's layout.",
+        '"tiny-copier", "tiny-actor" and "tiny-multiturn" are of the package dart-gym-demo-models, anything else is a '
+        "directory of Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(
         default_factory=dict, description='Fields of `dart_agent.models.tiny_model.TinyModelConfig`, for path "tiny".'

@@ -33,13 +33,13 @@ from dart_gym.utils.owned_directories import make_owned_directory
 from dart_train.config.added_phases import added_phases
 from dart_train.config.resume_changes import Change, changes, may_change, record
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.core.demo_models import DEMO_MODELS
 from dart_train.core.stop_event import StopEvent
 from dart_train.core.train_errors import Interrupted, TrainedNothing
 from dart_train.nodes import cluster_nodes, ray_cluster
 from dart_train.nodes.cluster_nodes import ClusterNodes
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.placement.placement import ENGINE_MEMORY, Placement, place
-from dart_train.processes.demo_models import DEMO_MODELS
 from dart_train.run.run_directory import (
     MAX_SOCKET_PATH,
     RunDirectory,

@@ -7,10 +7,10 @@ import psutil
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.core.demo_models import DEMO_MODELS, model_place
 from dart_train.core.device_peaks import peak_flops
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine
-from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.published_models import PUBLISHED
 
@@ -39,14 +39,12 @@ def model_size(path: str, model: str | None = None) -> ModelSize:
 
         with tempfile.TemporaryDirectory() as scratch:
             return ModelSize.of_directory(build_tiny_model(scratch))
-    if path in DEMO_MODELS:
-        return ModelSize.of_directory(demo_model(path))
-    if not (Path(path) / "config.json").is_file():
+    if not (model_place(path) / "config.json").is_file():
         raise ConfigError(
             f"model.path: no model {path} on this machine; to plan without it name its size: --model "
             f"{' or '.join(PUBLISHED)}"
         )
-    return ModelSize.of_directory(path)
+    return ModelSize.of_directory(model_place(path))
 
 
 def is_here(path: str) -> bool:

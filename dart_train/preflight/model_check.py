@@ -16,9 +16,9 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import config_from_values
 from dart_gym.core.suggestions import suggest
 from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.core.demo_models import DEMO_MODELS, demo_model
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
-from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 from dart_train.trainer.attention.shared_heads import unshared_heads
 
 INDEX = "model.safetensors.index.json"

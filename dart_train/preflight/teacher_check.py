@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -11,9 +10,9 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.tasks.catalog.registry import get_task
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import expand_tasks
+from dart_train.core.demo_models import DEMO_MODELS, model_place
 from dart_train.placement.placement import OUR_TRAINER
 from dart_train.preflight.problems import found_by
-from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 from dart_train.rollout.teachers.model_fit import misfit
 
 
@@ -57,19 +56,24 @@ def _distillation(config: RunConfig) -> Iterator[str]:
 
 def _model(config: RunConfig, model: str) -> Iterator[str]:
     """Yield why a model cannot be the teacher."""
-    if not (Path(model) / "config.json").is_file():
-        yield f"teacher.options.model: no model {model!r} on this machine: give a directory with a config.json"
+    if missing := found_by(lambda: model_place(model)):
+        yield from (f"teacher.options.model: {text}" for text in missing)
+        return
+    teacher = model_place(model)
+    if not (teacher / "config.json").is_file():
+        yield (
+            f"teacher.options.model: no model {model!r} on this machine: give a directory with a config.json; built in "
+            f"are {', '.join(DEMO_MODELS)}"
+        )
         return
     path = config.model.path
-    student = Path(path)
-    if path in DEMO_MODELS:
-        if found_by(lambda: demo_model(path)):
-            return  # said of model.path
-        student = demo_model(path)
+    if found_by(lambda: model_place(path)):
+        return  # said of model.path
+    student = model_place(path)
     if not (student / "tokenizer.json").is_file():
         return  # built at the start, where the teacher is looked at again
     try:
-        problem = misfit(model, ModelTokens.load(student), VisionSpec.from_dir(student))
+        problem = misfit(teacher, ModelTokens.load(student), VisionSpec.from_dir(student))
     except DartGymError as error:
         problem = f"teacher.options.model: {error}"
     if problem:
@@ -84,8 +88,8 @@ def _scripted(config: RunConfig) -> Iterator[str]:
     if names:
         yield (
             f"teacher.kind dagger: the oracle of {', '.join(names[:3])}{' and others' if names[3:] else ''} follows a "
-            "recorded script, whatever the state: take tasks whose oracle looks at the state, or teacher.kind "
-            "distillation"
+            "recorded script, whatever the state: take tasks whose oracle looks at the state, or let a better "
+            "model answer (teacher.options.model)"
         )
 
 

@@ -10,8 +10,8 @@ from dart_agent.models.image_patches import VisionSpec, image_settings
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.durable_files import make_directories, publish_directory
+from dart_train.core.demo_models import DEMO_MODELS, demo_model
 from dart_train.core.digests import write_digests
-from dart_train.processes.demo_models import DEMO_MODELS, demo_model
 from dart_train.processes.process_context import ProcessContext
 from dart_train.run.run_directory import RunDirectoryError
 

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from dart_gym.utils.processes import die_with_parent
 from dart_train.config.run_config import load_config
 from dart_train.core.data_states import LeaseState, Reason
+from dart_train.core.demo_models import demo_model
 from dart_train.core.metrics_log import last_of_lives, read_metrics
 from dart_train.data.insight import statistics
 from dart_train.data.maintenance.integrity_check import HARMLESS, check_run
 from dart_train.data.store.schema import lease, lease_item
-from dart_train.processes.demo_models import demo_model
 from dart_train.processes.process_context import open_data
 from dart_train.run.run_directory import RunDirectory
 from dart_train.run.run_status import status

@@ -12,6 +12,7 @@ from dart_agent.engines.base.engine_replies import checked
 from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
 from dart_agent.episodes.trajectory import Step
 from dart_gym.core.section import Section
+from dart_train.core.demo_models import model_place
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.forks.replay import pixels_of
@@ -27,7 +28,9 @@ class ModelTeacherOptions(Section):
     """Options that name the model of a teacher."""
 
     model: str | None = Field(
-        None, description="Directory of the teacher's model, whose tokenizer must be the student's."
+        None,
+        description="Directory of the teacher's model, or the name of a shipped one; its tokenizer must be the "
+        "student's.",
     )
     url: str | None = Field(
         None,
@@ -63,16 +66,17 @@ class ModelTeacher:
         options = self._options
         if options.model is None:
             return
-        if problem := misfit(options.model, self._student.tokens, self._student.vision):
+        model = str(model_place(options.model))
+        if problem := misfit(model, self._student.tokens, self._student.vision):
             raise TeacherError(problem)
         try:
             if options.url is not None:
                 kind = kind_of_url(options.url)
-                self._remote = kind.connect(Connection(options.url, options.model))
+                self._remote = kind.connect(Connection(options.url, model))
                 await self._remote.info()
                 self._engine = self._remote
             else:
-                self._pool = self._engine = self._new_pool(options.model)
+                self._pool = self._engine = self._new_pool(model)
                 await self._pool.start()
         except EngineError as error:
             await self.close()

@@ -154,7 +154,7 @@ def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", c
         ("ablations", (11 * 5, 7 * 5, 2 * 5)),
         ("coupled", (2 * 3,)),
         ("coupled-paced", (2 * 3,)),
-        ("forks-and-teachers", (4 * 5, 6 * 5, 3 * 5)),
+        ("forks-and-teachers", (4 * 5, 7 * 5, 6 * 5)),
     ],
 )
 def test_what_the_makefile_compares_can_be_run(monkeypatch, tmp_path, target, runs):

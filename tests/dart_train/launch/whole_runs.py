@@ -22,9 +22,9 @@ from dart_agent.grounding.pointer_model import PointerModel
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.utils.processes import die_with_parent
 from dart_train.config.run_config import RunConfig, load_config
+from dart_train.core.demo_models import DEMO_MODELS
 from dart_train.core.metrics_log import read_metrics
 from dart_train.launch.pipeline import WARM_VERSION
-from dart_train.processes.demo_models import DEMO_MODELS
 from dart_train.run.run_directory import RunDirectory
 from tests.helpers.gpus import H100, gpu_rows
 from tests.helpers.waiting import wait_until

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
+from dart_train.core.demo_models import demo_model
 from dart_train.plan.plan_machine import model_size
 from dart_train.plan.run_plan import Machine, plan, refusals
 from dart_train.plan.step_passes import Assumed
 from dart_train.preflight import machine_check
 from dart_train.preflight.run_check import check_run
-from dart_train.processes.demo_models import demo_model
 from dart_train.trainer.memory.rank_memory import usable_bytes
 
 ROOT = Path(__file__).parents[3]

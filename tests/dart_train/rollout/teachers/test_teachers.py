@@ -370,6 +370,9 @@ def test_what_is_wrong_with_a_teacher_is_said_before_anything_starts(model_dir, 
 
     assert expert(model_dir) == []
     assert "has another tokenizer" in expert(other_dir)[0] and "no model" in expert(tmp_path)[0]
+    assert "built in are tiny-base" in expert(tmp_path)[0]
+    named = {"kind": "dagger", "options": {"model": "tiny-multiturn"}}  # a shipped model, as in model.path
+    assert teacher_problems(run_of(Path("tiny-actor"), teacher=named, **office)) == []
     with pytest.raises(ValidationError, match="url needs model as well"):
         run_of(model_dir, teacher={"kind": "dagger", "options": {"url": "ws://127.0.0.1:1"}})
     with pytest.raises(ValidationError, match="cannot teach itself what it does not know"):

@@ -12,8 +12,9 @@ from dart_gym.core.errors import MissingDependencyError
 from dart_gym.core.project_pages import integration
 
 PACKAGE = "dart_gym_demo_models"
-DEMO_MODELS = {name: name.replace("-", "_") for name in ("tiny-base", "tiny-copier", "tiny-actor")}
-"""Names that `model.path` may have, and the directories in the package."""
+NAMES = ("tiny-base", "tiny-copier", "tiny-actor", "tiny-multiturn-start", "tiny-multiturn")
+DEMO_MODELS = {name: name.replace("-", "_") for name in NAMES}
+"""Names that `model.path` and a teacher's `model` may have, and the directories in the package."""
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "integrations" / "demo_models" / PACKAGE
 
@@ -38,3 +39,8 @@ def demo_models() -> Path:
 def demo_model(name: str) -> Path:
     """Return the directory of a model by its name in `DEMO_MODELS`; errors as of `demo_models`."""
     return demo_models() / DEMO_MODELS[name]
+
+
+def model_place(path: str) -> Path:
+    """Return the directory of a model that is a demo model's name or a directory; errors as of `demo_models`."""
+    return demo_model(path) if path in DEMO_MODELS else Path(path)
