@@ -90,7 +90,11 @@ class XClient:
         return self.display.create_resource_object("window", active.value[0])
 
     async def wait_for_focused_program(self, timeout: float) -> bool:
-        """Wait until the active window's program has read all events (`_NET_WM_PING`); False if it does not say."""
+        """Wait until the active window's program has handled all events (`_NET_WM_PING`); False if it does not say.
+
+        Qt answers as soon as it has read the ping, and handles input that it read together with it afterwards. So a
+        second ping follows, which it reads when that is done.
+        """
         with translated_errors():
             active = self._active_window()
             if active is None or self._silences[active.id] >= _MAX_SILENCES or not self._answers_pings(active):
@@ -98,7 +102,8 @@ class XClient:
             self.root.change_attributes(event_mask=_ANSWERS)
             started, answered = time.monotonic(), False
             try:
-                answered = await self._ping(active, started + timeout)
+                deadline = started + timeout
+                answered = await self._ping(active, deadline) and await self._ping(active, deadline)
                 return answered
             finally:
                 if not answered and time.monotonic() - started > _SILENCE_S:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dart_gym.core.actions import Click
+from dart_gym.core.actions import Click, Scroll
 from dart_gym.desktops.base.desktop import SettlePolicy
 from dart_gym.tasks.screen.windows import wait_for_window
 
@@ -51,12 +51,17 @@ window.maximize()
 window.show_all()
 Gtk.main()
 """
-# Waits for 0.3 s after a click, without a processor, and is red then.
+# Waits for 0.3 s after a press, without a processor, and again after the release, and is red then. After a turn of the
+# wheel it waits before it reads anything else, and then reads all that has come meanwhile at once.
 QT_SLEEPER = """
 import time
 from PyQt5.QtWidgets import QApplication, QWidget
 class Sleeper(QWidget):
+    def wheelEvent(self, event):
+        time.sleep(0.5)
     def mousePressEvent(self, event):
+        time.sleep(0.3)
+    def mouseReleaseEvent(self, event):
         time.sleep(0.3)
         self.setStyleSheet("background: #ff0000")
 application = QApplication(["sleeper"])
@@ -116,12 +121,14 @@ async def start_worker(start_desktop):
     return desktop
 
 
-async def test_a_window_of_qt_says_when_it_has_handled_its_input(start_desktop):
+@pytest.mark.parametrize("before", [(), (Scroll(320, 240, dy=1),)], ids=["at-rest", "busy"])
+async def test_a_window_of_qt_says_when_it_has_handled_its_input(start_desktop, before):
     desktop = await start_desktop(width=640, height=480)
     await desktop.write_file("sleeper.py", QT_SLEEPER.encode())
     await desktop.launch(["/usr/bin/python3", "sleeper.py"])
     await wait_for_window(desktop, "sleeper", timeout=30.0)
     await desktop.settle(SettlePolicy(quiet_ms=300.0, max_ms=5000.0))
-    await desktop.perform(Click(320, 240))
+    for action in (*before, Click(320, 240)):
+        await desktop.perform(action)
     settled = await desktop.settle(dataclasses.replace(POLICY, max_ms=10_000.0))
     assert settled.stable and settled.waited_s < 5.0 and red(await desktop.screenshot()) > 100_000
