@@ -57,7 +57,7 @@ def train_command(
     seed: Annotated[int, typer.Option(help="Of the head's first weights and the order of items.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """Teach a model's head, or all of it, to point at what is described."""
+    """Teach a model to point at what is described: its head alone, or all of its weights."""
     import torch
 
     from dart_agent.grounding.pointer_model import PointerModel

@@ -25,7 +25,7 @@ ENOUGH = 30
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with its interval; `of` is the number of cases; `value` is None if there are none."""
+    """A share of `of` cases, with its interval. `value` is None if there are no cases."""
 
     value: float | None
     low: float

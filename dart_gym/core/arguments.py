@@ -91,7 +91,7 @@ def sequence(name: str, value: Any) -> list[Any]:
 
 
 def half_pair(text: str) -> tuple[int, int] | None:
-    """Return the place of half a surrogate pair in a text, which is no character; None where there is none."""
+    """Return where a text holds half a surrogate pair, which is no character; None if it holds none."""
     if text.isascii():
         return None
     try:

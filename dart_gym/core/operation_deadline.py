@@ -25,7 +25,7 @@ _CURRENT: ContextVar[OperationDeadline | None] = ContextVar("deadline", default=
 
 
 class Judge(Protocol):
-    """Decides who is late. Both methods may take a tenth of a second: they are called in a thread."""
+    """Decides who is late. Its methods are called in a thread, and may take a tenth of a second."""
 
     def begin(self) -> None:
         """Note what has been used until now."""

@@ -62,6 +62,11 @@ NOTES_SHIPPED = {
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, and in clicking on a card on drawn screens.",
     "tiny-actor": SHIPPED + "lessons in doing what an instruction names, by every kind of action and without screens, "
     "and in clicking on a card on drawn ones. It has seen no program.",
+    "tiny-multiturn-start": SHIPPED + "the lessons of tiny-actor and on demonstrations of ten tasks on pages, windows "
+    "and mock sites.",
+    "tiny-multiturn": SHIPPED + "the lessons of tiny-actor and on demonstrations of ten tasks on pages, windows and "
+    "mock sites, then reinforcement learning on these. What it can do of them at the start of this run it learned "
+    "there.",
 }
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",

@@ -1,4 +1,4 @@
-"""EngineKind: one kind of engine: how to connect to one, how to start a server of it, and its options.
+"""EngineKind: how one connects to a kind of engine, how one starts a server of it, and which options it has.
 
 A kind is a section of a run's configuration: its fields are `rollout.engine.options`, checked like the rest. Kinds are
 named as `dart_agent.engines.engine_kinds` says.

@@ -19,7 +19,7 @@ KEEPALIVE_S = 3.0
 """How long a connection may lie idle and be used again. Servers close theirs after 5 s (uvicorn's default, and so
 vLLM's), which a busy event loop has not seen yet when it sends the next request; POST is not sent twice."""
 MOST_BYTES = 256 << 20
-"""Largest answer that is read; ids and log-probabilities of the longest responses take a tenth of it."""
+"""Bytes of the largest answer that is read; the ids and log-probabilities of the longest responses take a tenth."""
 _BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 
 

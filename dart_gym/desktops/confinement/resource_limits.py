@@ -185,7 +185,7 @@ def find_places(mountinfo: str, own: str) -> Sequence[tuple[Path, tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy: which part of it (`root`) is where, of what kind, with which options."""
+    """A mounted hierarchy: the part that is mounted (`root`), the place, its kind and its options."""
 
     root: str
     point: str
@@ -225,7 +225,7 @@ def _version_2_place(own: Path) -> Path | None:
 
 
 def groups_of(pids: Iterable[int]) -> ControlGroups:
-    """Return the groups made by this program that the processes are in; none where there are none."""
+    """Return those groups made by this program that hold one of the processes."""
     found = set[Path]()
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended

@@ -65,7 +65,7 @@ class KeyMap:
 
     @property
     def choosing(self) -> int:
-        """The modifiers that choose between the characters of a key and make no command of it, as a mask."""
+        """Mask of the modifiers that choose one of a key's characters, and do not make a command of it."""
         return SHIFT | self.num_lock | self.mask_of(_LEVEL_SHIFTS) & ~(LOCK | CONTROL)
 
     @property

@@ -15,7 +15,7 @@ from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.utils.processes import processor_seconds
 
 ENOUGH_S = 20.0
-"""Seconds of a processor, of which a getter's command or an evaluation takes a few: with so many it had its time."""
+"""Processor seconds after which a getter's command or an evaluation has had its time; it usually takes a few."""
 
 
 class Patience:

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig, dump_config, parse_config
+from dart_train.core.demo_models import DEMO_MODELS
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.processes import write_report as command
 from dart_train.processes.process_context import ProcessContext
-from dart_train.report.gather import curve_window, gather, rate_of, turns_of, untrainable_notes
+from dart_train.report.gather import NOTES_SHIPPED, curve_window, gather, notes, rate_of, turns_of, untrainable_notes
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, write_json
@@ -177,6 +178,12 @@ def test_a_damaged_evaluation_is_named(config, run, data):
     run.scores("before").write_text('{"label": "bef')
     with pytest.raises(RunDirectoryError, match=r"before/scores\.json is damaged .* leaves this evaluation out"):
         gather(config, run, data)
+
+
+@pytest.mark.parametrize("name", DEMO_MODELS)
+def test_a_report_says_what_a_shipped_model_had_learned_before(config, name):
+    shipped = config.model_copy(update={"model": config.model.model_copy(update={"path": name})})
+    assert NOTES_SHIPPED[name] in notes(shipped, {})
 
 
 def test_turns_are_means_of_stretches_of_the_training():
